@@ -1,13 +1,14 @@
-"""Every family and mode on an accelerator, within six minutes: one JSON line for each case.
+"""Check of every family and mode on an accelerator in at most six minutes, with one JSON line for each case.
 
     python benchmarks/accelerator.py                    on the GPU
-    python benchmarks/accelerator.py --device cpu       the same on the processor
-    python benchmarks/accelerator.py sparse continuous  cases and checks whose names begin so
+    python benchmarks/accelerator.py --device cpu       the same on the CPU
+    python benchmarks/accelerator.py sparse continuous  cases and checks whose names start with these words
     python benchmarks/accelerator.py none --times       seconds of the default fit by precision
 
-A case is fitted, asked for everything that it predicts, saved, loaded, compared with itself on the processor, and
-exported. The plain cases are fitted again with the same seed, and paused and resumed: to the same bytes. The last cases
-are about the device itself. A line says which step failed and why; the exit status is 1 if any did.
+Each case is fitted; all its predictions are computed; it is saved, loaded, compared with its predictions on the CPU,
+and exported. The plain cases are also fitted again with the same seed, and paused and resumed, with identical bytes.
+The last cases check the device itself. A line states which step failed and why; the exit status is 1 if any step
+failed.
 """
 
 import argparse
@@ -41,7 +42,7 @@ SECONDS = 360.0
 SHORT = {"epochs": 4, "weight_draws": 4, "candidate_steps": 20, "decoder_steps": 20, "latent_steps": 20}
 MEMBERS = {"cv": 2, "validation_fraction": "auto"}
 CHAINS = {**MEMBERS, "weights": HMC(chains=2, sweeps=16, states=4, leapfrogs=3)}
-#: Modes that the battery has no case of: family, task, name, options.
+#: Modes that are not in the test battery: family, task, name, options.
 MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("depth", "classification", "transformer", {"architecture": "transformer", "width": 8}),
     ("depth", "regression", "transformer", {"architecture": "transformer", "width": 8}),
@@ -87,7 +88,7 @@ STAGES = {"candidates": 12, "decoder_width": 8}
 
 
 def cases() -> list[Case]:
-    """Return the cases of the battery, and the modes that it has none of."""
+    """Return the cases of the test battery and the additional modes."""
     known = families()
     more = [
         Case(f"{family}-{name}-{task}", known[family], task, {**(STAGES if family == "manifold" else {}), **options})
@@ -96,8 +97,8 @@ def cases() -> list[Case]:
     return [case for case in CASES if case.family.name in known] + more
 
 
-class Asked:
-    """A case on a device, fitted; each method is a step that raises where it fails."""
+class CaseCheck:
+    """Fitted case on a device; each method is a step that raises an exception if it fails."""
 
     def __init__(self, case: Case, device: str, folder: Path, tolerance: float = 1e-6) -> None:
         self.case, self.device, self.folder, self.tolerance = case, device, folder, tolerance
@@ -106,72 +107,78 @@ class Asked:
         self.fitted: Any = None
 
     def estimator(self, **more: Any) -> Any:
-        """Build the estimator, with few epochs, on the device."""
+        """Return the estimator with few epochs on the device."""
         own = self.case.estimator()
         known = own.get_params()
         short = {name: value for name, value in SHORT.items() if name in known and name not in self.case.options}
         return self.case.estimator(**{**short, "device": self.device, **more})
 
     def fit(self) -> None:
-        """Fit; chains of graphs refuse an accelerator by name, and run on the processor."""
+        """Fit the estimator; chains of graphs must refuse an accelerator and run on the CPU."""
         if self.case.family.name == "graph" and self.elsewhere:
             try:
                 self.estimator().fit(self.X, self.y)
             except DataError as error:
                 assert "chains run on the CPU" in str(error), error  # noqa: PT017
             else:
-                raise AssertionError("chains took a device that they do not run on")
+                raise AssertionError("chains accepted a device that they cannot run on")
             self.device = "auto"
         self.fitted = self.estimator().fit(self.X, self.y)
         wanted = "cpu" if self.device == "auto" else torch.device(self.device).type
         assert self.fitted.model_.device.type == wanted, self.fitted.model_.device
 
     def predict(self) -> None:
-        """Predict, twice the same."""
+        """Predict twice, with the same result."""
         first = predicted(self.fitted, self.X)
         assert all(np.isfinite(one).all() for one in first if one.dtype.kind == "f")
-        _same(first, predicted(self.fitted, self.X))
+        _assert_same(first, predicted(self.fitted, self.X))
 
     def methods(self) -> None:
-        """Ask the predictive distribution for all that it says; its draws follow from the seed alone."""
+        """Compute every method of the predictive distribution; draws depend on the seed only."""
         if self.case.task != "density":
-            asked = said(self.fitted.predict_dist(self.X), self.X, self.y, self.device)
-            assert not any(np.isinf(one).any() for one in asked if one.dtype.kind == "f")  # a part unknown is NaN
+            asked = predictive_values(self.fitted.predict_dist(self.X), self.X, self.y, self.device)
+            assert not any(np.isinf(one).any() for one in asked if one.dtype.kind == "f")  # an unknown part is NaN
 
     def save(self) -> None:
-        """Save and load, on the same device: the same bytes."""
+        """Save and load on the same device, with identical bytes."""
         loaded = type(self.fitted).load(self.fitted.save(self.folder / "saved"))
         assert loaded.model_.device.type == self.fitted.model_.device.type
         assert loaded.device_ == self.fitted.device_
         assert loaded.device_.startswith(self.fitted.model_.device.type)
-        _same(predicted(loaded, self.X), predicted(self.fitted, self.X))
+        _assert_same(predicted(loaded, self.X), predicted(self.fitted, self.X))
 
     def processor(self) -> None:
-        """Compare what is said on the processor with what is said on the device, draws too."""
+        """Compare predictions on the CPU with those on the device, including draws."""
         loaded = type(self.fitted).load(self.folder / "saved")
-        loaded.model_, loaded.likelihood_, loaded.device = loaded.model_.cpu(), loaded.likelihood_.cpu(), "cpu"
-        _close(predicted(loaded, self.X), predicted(self.fitted, self.X), self.tolerance)
+        loaded.model_ = loaded.model_.cpu()
+        loaded.likelihood_ = loaded.likelihood_.cpu()
+        loaded.device = "cpu"
+        _assert_close(predicted(loaded, self.X), predicted(self.fitted, self.X), self.tolerance)
         if self.case.task != "density":
-            ours, theirs = (said(one.predict_dist(self.X), self.X, self.y, "cpu") for one in (loaded, self.fitted))
-            _close(ours, theirs, self.tolerance)
+            ours, theirs = (
+                predictive_values(one.predict_dist(self.X), self.X, self.y, "cpu") for one in (loaded, self.fitted)
+            )
+            _assert_close(ours, theirs, self.tolerance)
 
     def module(self) -> None:
-        """Export to a plain module, which says the same."""
+        """Export to a plain module with the same predictions."""
         if not hasattr(self.fitted, "to_module") or self.case.family.name == "graph":
             return
         told = self.fitted.to_module()(torch.as_tensor(self.fitted.to_numbers(self.X)))
         if self.case.task == "classification":
-            ours, theirs = told["probabilities"].numpy(), self.fitted.predict_proba(self.X)
+            ours = told["probabilities"].numpy()
+            theirs = self.fitted.predict_proba(self.X)
         else:
-            ours, theirs = told["mean"].numpy(), self.fitted.predict(self.X)
-        _close([ours], [theirs], max(self.tolerance, 1e-5))
+            ours = told["mean"].numpy()
+            theirs = self.fitted.predict(self.X)
+        _assert_close([ours], [theirs], max(self.tolerance, 1e-5))
 
     def again(self) -> None:
-        """Fit again with the same seed: the same bytes."""
-        _same(predicted(self.estimator().fit(self.X, self.y), self.X), predicted(self.fitted, self.X))
+        """Fit again with the same seed, with identical bytes."""
+        _assert_same(predicted(self.estimator().fit(self.X, self.y), self.X), predicted(self.fitted, self.X))
 
     def resume(self) -> None:
-        """Pause and resume: the same bytes as without a pause."""
+        """Pause and resume, with the same bytes as without a pause."""
         place = self.folder / "checkpoint"
 
         def pause(run: Any) -> None:
@@ -189,11 +196,13 @@ class Asked:
             except DataError as error:
                 assert "the checkpoint in" in str(error), error  # noqa: PT017
             else:
-                raise AssertionError("a checkpoint of the device went on on the processor, untold")
-        _same(predicted(self.estimator(checkpoint=place).fit(self.X, self.y), self.X), predicted(self.fitted, self.X))
+                raise AssertionError("a checkpoint of the device was resumed on the CPU without an error")
+        _assert_same(
+            predicted(self.estimator(checkpoint=place).fit(self.X, self.y), self.X), predicted(self.fitted, self.X)
+        )
 
     def derivatives(self) -> None:
-        """torch.func gives the derivatives in the inputs that automatic differentiation gives."""
+        """Compare derivatives in the inputs by torch.func with those by automatic differentiation."""
         model = self.fitted.model_
         rows = self.fitted._encode(self.fitted.schema_, self.X)[:2]
         x = torch.as_tensor(rows, dtype=model.dtype).to(model.device).requires_grad_()
@@ -203,22 +212,22 @@ class Asked:
             return found
 
         value = total(x)
-        if not value.requires_grad:  # samples of weights are evaluated without
+        if not value.requires_grad:  # samples of weights are evaluated without gradients
             return
         (plain,) = torch.autograd.grad(value, x)
-        _close([torch.func.grad(total)(x.detach()).detach().cpu().numpy()], [plain.detach().cpu().numpy()], 1e-5)
+        _assert_close([torch.func.grad(total)(x.detach()).detach().cpu().numpy()], [plain.detach().cpu().numpy()], 1e-5)
 
 
-#: Steps of every case, and of the plain ones alone.
+#: Steps of every case, and additional steps of the plain cases.
 EVERY = ("fit", "predict", "methods", "save", "processor", "module")
 PLAIN = ("again", "resume", "derivatives")
 
 
-def said(p: AnyPredictive, X: Array, y: Any, device: str) -> list[Array]:
-    """Return what the methods and properties of a predictive distribution say, drawn by several kinds of seeds."""
+def predictive_values(p: AnyPredictive, X: Array, y: Any, device: str) -> list[Array]:
+    """Return the values of all methods and properties of a predictive distribution, with several kinds of seeds."""
     found: list[Any] = [p.log_prob(y), p.mc_error, p.rvs(random_state=3), p.rvs((2, *p.shape), random_state=3)]
     found += [p.sample(2, torch.Generator().manual_seed(1)), p.rvs(random_state=np.random.default_rng(0))]
-    if device not in ("cpu", "auto"):  # drawn there, so that other numbers come: that they do is all that is asked
+    if device not in ("cpu", "auto"):  # a generator of the device gives other numbers, so only the shape is checked
         assert p.rvs(random_state=torch.Generator(device).manual_seed(0)).shape == p.shape
     split = p.uncertainty()
     found += [split.noise, split.weights, split.structure, split.total, split.mean().total, *p.columns().values()]
@@ -243,13 +252,13 @@ def said(p: AnyPredictive, X: Array, y: Any, device: str) -> list[Array]:
     return [one.detach().numpy() if isinstance(one, torch.Tensor) else np.asarray(one) for one in found]
 
 
-def _same(ours: Sequence[Array], theirs: Sequence[Array]) -> None:
+def _assert_same(ours: Sequence[Array], theirs: Sequence[Array]) -> None:
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         assert np.array_equal(a, b), f"the largest difference is {np.abs(a - b).max() if a.dtype.kind == 'f' else '?'}"
 
 
-def _close(ours: Sequence[Array], theirs: Sequence[Array], tolerance: float) -> None:
+def _assert_close(ours: Sequence[Array], theirs: Sequence[Array], tolerance: float) -> None:
     for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if a.dtype.kind == "f":
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=f"part {place}")
@@ -260,15 +269,15 @@ def _close(ours: Sequence[Array], theirs: Sequence[Array], tolerance: float) -> 
 # ------------------------------------------------------------------------------------------------- the device itself
 
 
-def automatic(device: str) -> None:
-    """``device="auto"`` takes the GPU where there is one."""
+def check_automatic(device: str) -> None:
+    """Check that ``device="auto"`` is the GPU if there is one."""
     case = next(case for case in CASES if case.name == "finite-regression")
     fitted = case.estimator(epochs=2).fit(*case.table())
     assert fitted.model_.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def memory_returned(device: str) -> None:
-    """Two fits in one process leave the memory of the device as it was."""
+def check_memory_returned(device: str) -> None:
+    """Check that repeated fits in one process do not increase the allocated device memory."""
     case = next(case for case in CASES if case.name == "depth-regression")
     used = []
     for _ in range(3):
@@ -278,8 +287,8 @@ def memory_returned(device: str) -> None:
     assert used[0] == used[1] == used[2], used
 
 
-def out_of_memory(device: str) -> None:
-    """Check that a fit beyond the memory of the device says what to do."""
+def check_out_of_memory(device: str) -> None:
+    """Check the error message of a fit that exceeds the device memory."""
     case = next(case for case in CASES if case.name == "finite-regression")
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(2e-3)
@@ -289,14 +298,14 @@ def out_of_memory(device: str) -> None:
         assert "no memory left" in str(error), error  # noqa: PT017
         assert "device='cpu'" in str(error), error  # noqa: PT017
     else:
-        raise AssertionError("a network of more than the memory was fitted")
+        raise AssertionError("a network larger than the device memory was fitted")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.empty_cache()
 
 
-def draws_by_processor(device: str) -> dict[str, float]:
-    """Return the seconds of a prediction whose numbers are drawn on the processor, by those of one on the device."""
+def time_draws_on_cpu(device: str) -> dict[str, float]:
+    """Return the time of a prediction with random numbers from the CPU, relative to numbers from the device."""
     case = next(case for case in CASES if case.name == "meanfield-regression")
     model = case.estimator(epochs=1, width=256, device=device).fit(*case.table()).model_
     x = torch.zeros(10_000, 3, dtype=model.dtype, device=device)
@@ -310,24 +319,31 @@ def draws_by_processor(device: str) -> dict[str, float]:
     return {"ratio": round(float(np.median(taken["cpu"]) / np.median(taken[device])), 3)}
 
 
-ON_CARDS: dict[str, Callable[[str], Any]] = {"memory_returned": memory_returned, "out_of_memory": out_of_memory}
-ANYWHERE: dict[str, Callable[[str], Any]] = {"automatic": automatic, "draws_by_processor": draws_by_processor}
+ON_CARDS: dict[str, Callable[[str], Any]] = {
+    "memory_returned": check_memory_returned,
+    "out_of_memory": check_out_of_memory,
+}
+ANYWHERE: dict[str, Callable[[str], Any]] = {"automatic": check_automatic, "draws_by_processor": time_draws_on_cpu}
 
 
 # -------------------------------------------------------------------------------------------------------- the lines
 
 
-def ask(case: Case, device: str, tolerance: float, steps: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the steps of a case, by default all that it has, until one fails."""
-    begun, used, done = time.perf_counter(), time.process_time(), list[str]()
+def run_case(case: Case, device: str, tolerance: float, steps: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the steps of a case, by default all of its steps, until one fails."""
+    begun = time.perf_counter()
+    used = time.process_time()
+    done = list[str]()
     line: dict[str, Any] = {"case": case.name, "device": device}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        asked = Asked(case, device, Path(folder), tolerance)
-        for step in (*EVERY, *(PLAIN if case.plain else ())) if steps is None else steps:
+        asked = CaseCheck(case, device, Path(folder), tolerance)
+        if steps is None:
+            steps = (*EVERY, *PLAIN) if case.plain else EVERY
+        for step in steps:
             try:
                 getattr(asked, step)()
-            except Exception as error:  # a line for every case, whatever it raises
+            except Exception as error:  # every case has a line, whatever the exception
                 line |= _failure(step, error)
                 break
             done.append(step)
@@ -340,8 +356,8 @@ def _failure(step: str, error: BaseException) -> dict[str, Any]:
     return {"failed": step, "error": f"{type(error).__name__}: {error}"[:600], "where": places[-6:]}
 
 
-def of_device(device: str, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Run the checks of the device itself; those that need a card are left out elsewhere, with the reason."""
+def check_device(device: str, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Run the checks of the device; those that need a GPU are skipped without one, with the reason."""
     for name, call in {**ANYWHERE, **ON_CARDS}.items():
         if names and not name.startswith(tuple(names)):
             continue
@@ -361,8 +377,8 @@ def of_device(device: str, names: Sequence[str] = ()) -> Iterator[dict[str, Any]
 TIMED = (300, 1000, 3000, 10_000)
 
 
-def timed(rows: int, device: str) -> dict[str, Any]:
-    """Return the seconds of the default fit of a table with 20 columns, by precision; the first fit warms up."""
+def time_fits(rows: int, device: str) -> dict[str, Any]:
+    """Return the seconds of the default fit of a table with 20 columns by precision, after a warm-up fit."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, 20))
     y = X[:, 0] * X[:, 1] + np.sin(X[:, 2]) + 0.3 * rng.normal(size=rows)
@@ -380,37 +396,41 @@ def timed(rows: int, device: str) -> dict[str, Any]:
 
 
 def tolerance_of(device: str) -> float:
-    """Return how far predictions of a device may be from those of the processor: another order of sums in float32."""
+    """Return the tolerance of predictions of a device against the CPU; sums in float32 have another order."""
     return 2e-3 if torch.device(device).type == "cuda" else 1e-6
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print a line for every case; return 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="beginnings of the names of cases; all by default")
+    parser.add_argument("names", nargs="*", help="first letters of the names of cases; all by default")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="after which no further case begins")
-    parser.add_argument("--times", action="store_true", help="time the default fit in double and single precision too")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time after which no further case is started")
+    parser.add_argument("--times", action="store_true", help="also time the default fit in double and single precision")
     given = parser.parse_args(words)
-    begun, failed, left = time.perf_counter(), 0, 0
+    begun = time.perf_counter()
+    failed = 0
+    left = 0
     for case in cases():
         if given.names and not case.name.startswith(tuple(given.names)):
             continue
         if time.perf_counter() - begun > given.seconds:
             left += 1
             continue
-        failed += _told(ask(case, given.device, tolerance_of(given.device)))
-    failed += sum(map(_told, of_device(given.device, given.names)))
+        failed += _print_line(run_case(case, given.device, tolerance_of(given.device)))
+    failed += sum(map(_print_line, check_device(given.device, given.names)))
     if given.times:
         for rows in TIMED:
-            _told(timed(rows, given.device))
+            _print_line(time_fits(rows, given.device))
     seconds = round(time.perf_counter() - begun, 1)
     name = torch.cuda.get_device_name() if torch.device(given.device).type == "cuda" else "processor"
-    _told({"device": given.device, "name": name, "torch": torch.__version__, "seconds": seconds, "left_out": left})
+    _print_line(
+        {"device": given.device, "name": name, "torch": torch.__version__, "seconds": seconds, "left_out": left}
+    )
     return int(failed > 0 or left > 0)
 
 
-def _told(line: Mapping[str, Any]) -> bool:
+def _print_line(line: Mapping[str, Any]) -> bool:
     print(json.dumps(line), flush=True)
     return "failed" in line
 

@@ -1,15 +1,15 @@
-"""Every family, every baseline and other libraries, as they come, on the tables of the literature.
+"""Every family, every baseline and other libraries with default options, on the tables of the literature.
 
-    python benchmarks/all_families.py --data FOLDER --tables uci --splits 0,1     what is not in the file of results yet
-    python benchmarks/all_families.py --summary                                   the page of all results
+    python benchmarks/all_families.py --data FOLDER --tables uci --splits 0,1     compute the missing results
+    python benchmarks/all_families.py --summary                                   write the page of all results
 
 ``--tables`` are ``uci`` (nine regressions with their standard splits), ``classes`` (six classifications, stratified
-splits of 90 and 10 %) or names of tables; ``--methods`` are ``ours``, ``others`` (see ``family_peers``) or names.
-Each method is fitted with its defaults, by one thread of a process of its own: its peak of memory is the resident set
-of that process, about 400 MiB of it what importing takes. Seconds of the processor, without importing, do not depend
-on what else the machine does; those of the clock do. A part is one JSON line, written when it is done, so the same
-command goes on where it was stopped. ``--jobs`` parts run side by side, by joblib's back end ``--backend``: ``loky``,
-or ``dask`` with the cluster at ``--scheduler``, or with one of ``--jobs`` workers that is started here.
+splits of 90 and 10 %) or names of tables. ``--methods`` are ``ours``, ``others`` (see ``family_peers``) or names.
+Each method is fitted with default options in a separate process with one thread. Its peak memory is the resident set of
+that process, of which imports take about 400 MiB. CPU seconds are those without imports; unlike wall-clock seconds they
+do not depend on other work on the machine. Each result is one JSON line, written as soon as it is done, so the same
+command resumes an interrupted run. ``--jobs`` processes run in parallel with joblib's back end ``--backend``: ``loky``,
+or ``dask`` with the cluster at ``--scheduler``, or with a new local cluster of ``--jobs`` workers.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from joblib import Parallel, delayed, parallel_config
 
 UCI = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein")
 CLASSES = ("german_credit", "spambase", "magic_telescope", "letter", "bank_marketing_additional", "adult")
-#: Of this library, the cheap ones first; peers of family_peers.py follow.
+#: Methods of this library, the fast ones first.
 OURS = (
     *("constant", "linear", "boosting", "gp"),
     *(
@@ -49,14 +49,15 @@ OURS = (
     *("depth", "manifold", "continuous", "sparse", "graph", "depth-hmc"),
 )
 OTHERS = ("catboost", "ngboost", "laplace-torch", "bayesian-torch", "torch-uncertainty")
-ROWS = {"depth-hmc": 500, "graph": 1100, "gp": 2000}  #: training rows above which a method is left out
+ROWS = {"depth-hmc": 500, "graph": 1100, "gp": 2000}  #: largest number of training rows of a method
 SIZES = {"yacht": 277, "boston": 455, "energy": 691, "concrete": 927, "wine_red": 1439, "german_credit": 900}
+RENAMED = {"mvg": "matrix-normal", "dun": "depth-uncertainty"}  #: former names in the file of results
 RESULTS = Path(__file__).parent / "results" / "families.jsonl"
 _PACKAGES = ("torch", "scikit-learn", "numpy", "numba", "fathomless", *OTHERS)
 
 
 def left_out(table: str, method: str) -> str:
-    """Return why a method does not run on a table, or nothing.
+    """Return the reason for which a method is not run on a table, or an empty string.
 
     Examples
     --------
@@ -69,7 +70,7 @@ def left_out(table: str, method: str) -> str:
 
 
 def part(table: str, split: int, method: str, data: Path) -> dict[str, Any]:
-    """Fit one method to one split and score it; everything large is imported here, in the process of the part."""
+    """Fit one method to one split and score it; large packages are imported here, in the separate process."""
     import numpy as np
     import torch
     from defaults import data as read
@@ -86,33 +87,34 @@ def part(table: str, split: int, method: str, data: Path) -> dict[str, Any]:
             from family_peers import PEERS
 
             return PEERS[method](method, task, split)
-        family, _, weights = method.partition("-")
-        return ours(family, task, split, **({"weights": weights} if weights else {}))
+        if method == "depth-hmc":
+            return ours("depth", task, split, weights="hmc")
+        return ours(method, task, split)
 
-    before = _processor()
+    before = _cpu_seconds()
     found = held_out(make, (X, y), (X_test, y_test))
-    found["processor_seconds"] = _processor() - before
+    found["processor_seconds"] = _cpu_seconds() - before
     found["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if "failed" not in found:
         rows = np.array(found.pop("log_density"))
         found["scores"]["worst"] = float(np.median(rows) - rows.min())
-    return {key: _rounded(value) for key, value in found.items()}
+    return {key: _round(value) for key, value in found.items()}
 
 
-def _processor() -> float:
-    """Return the seconds of the processor that this process and those it started have used."""
+def _cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(own) for key, own in value.items()}
+        return {key: _round(own) for key, own in value.items()}
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def run(table: str, split: int, method: str, data: Path, limit: int) -> dict[str, Any] | None:
-    """Run one part in a process of its own; None if somebody killed it, so that it is run again."""
+    """Run one part in a separate process; return None if it was killed, so that it is run again."""
     command = [
         sys.executable,
         __file__,
@@ -128,9 +130,12 @@ def run(table: str, split: int, method: str, data: Path, limit: int) -> dict[str
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     line = {"table": table, "split": split, "method": method}
     if done.returncode == -signal.SIGXCPU:
-        return {**line, "failed": f"stopped after {limit} seconds of the processor"}
+        return {**line, "failed": f"stopped after {limit} CPU seconds"}
     if done.returncode < 0:
-        print(f"{table} {split} {method} was killed (signal {-done.returncode}); run again to have it", file=sys.stderr)
+        print(
+            f"{table} {split} {method} was killed (signal {-done.returncode}); run the command again to compute it",
+            file=sys.stderr,
+        )
         return None
     if done.returncode:
         return {**line, "failed": done.stderr.strip().splitlines()[-1][:300]}
@@ -140,7 +145,7 @@ def run(table: str, split: int, method: str, data: Path, limit: int) -> dict[str
 def parts(
     tables: Sequence[str], splits: Sequence[int], methods: Sequence[str], done: Iterable[dict[str, Any]]
 ) -> list[Any]:
-    """Return what is to be done: all methods of a split of a table, then the next table, then the next split."""
+    """Return the missing parts: all methods of a split of a table, then the next table, then the next split."""
     known = {(line["table"], line["split"], line["method"]) for line in done}
     every = [(t, s, m) for s, t, m in itertools.product(splits, tables, methods) if not left_out(t, m)]
     return [one for one in every if one not in known and (one[0] != "protein" or one[1] < 5)]
@@ -148,7 +153,7 @@ def parts(
 
 @contextmanager
 def backend(name: str, jobs: int, scheduler: str) -> Iterator[None]:
-    """Let joblib work by a back end; of Dask, by the cluster of this address, or one that is started."""
+    """Select joblib's back end; for Dask, the cluster at this address or a new local one."""
     if name != "dask":
         with parallel_config(name, n_jobs=jobs):
             yield
@@ -161,14 +166,18 @@ def backend(name: str, jobs: int, scheduler: str) -> Iterator[None]:
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the machines of a file of results, and its parts; of a part that was run twice, the last."""
+    """Return the machines and the parts of a file of results; of repeated parts, the last."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    last = {(line["table"], line["split"], line["method"]): line for line in lines if "table" in line}
+    last: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for line in lines:
+        if "table" in line:
+            line["method"] = RENAMED.get(line["method"], line["method"])
+            last[line["table"], line["split"], line["method"]] = line
     return [line for line in lines if "table" not in line], list(last.values())
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers of a run depend on, with a short name for it."""
+    """Return processor, cores and versions that the numbers depend on, with a short digest as their name."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -185,7 +194,7 @@ def machine() -> dict[str, Any]:
 
 
 def work(todo: Sequence[Any], data: Path, out: Path, limit: int) -> None:
-    """Run parts, and write each as soon as it is done."""
+    """Run parts and write each as soon as it is done."""
     here = machine()
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a") as file:
@@ -201,13 +210,13 @@ def work(todo: Sequence[Any], data: Path, out: Path, limit: int) -> None:
                 print(line["table"], line["split"], line["method"], told, line.get("processor_seconds"), flush=True)
 
 
-def named(asked: str, groups: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return names, with those of groups in their place."""
+def expand_groups(asked: str, groups: dict[str, tuple[str, ...]]) -> list[str]:
+    """Return the names of a comma-separated list, with groups expanded."""
     return [name for one in asked.split(",") for name in groups.get(one, (one,))]
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tables", default="uci,classes", help="uci, classes, or names")
@@ -217,24 +226,24 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--backend", default="loky", choices=("loky", "dask"))
     parser.add_argument("--scheduler", default="", help="address of a Dask scheduler")
-    parser.add_argument("--limit", type=int, default=1800, help="seconds of the processor for one part")
-    parser.add_argument("--summary", action="store_true", help="write the page of the documents")
+    parser.add_argument("--limit", type=int, default=1800, help="limit in CPU seconds for one part")
+    parser.add_argument("--summary", action="store_true", help="write the page of the documentation")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.part:
-        resource.setrlimit(resource.RLIMIT_CPU, (asked.limit, asked.limit + 5))
-        table, split, method = asked.part
-        print(json.dumps(part(table, int(split), method, asked.data)))
-    elif asked.summary:
+    args = parser.parse_args()
+    if args.part:
+        resource.setrlimit(resource.RLIMIT_CPU, (args.limit, args.limit + 5))
+        table, split, method = args.part
+        print(json.dumps(part(table, int(split), method, args.data)))
+    elif args.summary:
         from family_summary import write
 
-        write(asked.out)
+        write(args.out)
     else:
-        tables = named(asked.tables, {"uci": UCI, "classes": CLASSES})
-        methods = named(asked.methods, {"ours": OURS, "others": OTHERS})
-        todo = parts(tables, [int(split) for split in asked.splits.split(",")], methods, read(asked.out)[1])
-        with backend(asked.backend, asked.jobs, asked.scheduler):
-            work(todo, asked.data, asked.out, asked.limit)
+        tables = expand_groups(args.tables, {"uci": UCI, "classes": CLASSES})
+        methods = expand_groups(args.methods, {"ours": OURS, "others": OTHERS})
+        todo = parts(tables, [int(split) for split in args.splits.split(",")], methods, read(args.out)[1])
+        with backend(args.backend, args.jobs, args.scheduler):
+            work(todo, args.data, args.out, args.limit)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The calibration error that chance alone gives: of ``depth`` as it comes, and of labels drawn from its predictions.
+"""Expected calibration error due to chance: that of ``depth``, and that of labels drawn from its predictions.
 
     python benchmarks/chance.py --data FOLDER --tables german_credit,spambase,magic_telescope --splits 0,1
 
-A model that is right has no calibration error, and its estimate from a few hundred rows has one: 15 shares in 15 bins
-are never what was said. 400 times labels are drawn from the predictions of a split, and scored as the true ones are.
+A correct model has calibration error 0, but its estimate from a few hundred rows is positive, because the observed
+frequencies in 15 bins differ from the predicted ones by chance. For each split, 400 sets of labels are drawn from the
+predictions of ``depth`` with default options, and scored like the true labels.
 """
 
 import argparse
@@ -20,17 +21,17 @@ DRAWS = 400
 
 
 def main() -> None:
-    """Print the errors."""
+    """Print the calibration errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tables", default="german_credit,spambase,magic_telescope")
     parser.add_argument("--splits", default="0,1")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'table':<18}{'split':>6}{'rows':>7}{'error':>8}{'by chance':>11}{'95 % below':>12}")
-    for table in asked.tables.split(","):
-        for split in map(int, asked.splits.split(",")):
-            X, y, X_test, y_test = read(asked.data, table, split)
+    for table in args.tables.split(","):
+        for split in map(int, args.splits.split(",")):
+            X, y, X_test, y_test = read(args.data, table, split)
             fitted = UnboundedDepthClassifier(random_state=split).fit(X, y)
             probs = fitted.predict_proba(X_test)
             found = expected_calibration_error(np.searchsorted(fitted.classes_, y_test), probs)

@@ -1,11 +1,11 @@
-"""What a command costs: seconds of the processor, of a process from its start to its end.
+"""CPU seconds of commands of the command line, each measured for a whole process.
 
     python benchmarks/command_line.py [--runs 5] [--families depth,sparse]
 
-A table of 442 patients is fitted once, shortly; then every command runs several times as a program of its own, with one
-thread, after a run that is not counted and warms the disk. Printed are the least and the median of user and system
-seconds together, in which other work on the machine matters least. ``import torch`` stands beside them: no command that
-uses a network takes less. Other sources are measured with PYTHONPATH.
+A table of 442 patients is fitted once with a short training. Then every command runs several times as a separate
+process with one thread, after a first run that is not counted and fills the file cache. The output is the minimum and
+the median of user plus system seconds, which depend little on other work on the machine. ``import torch`` is the
+reference: no command that uses a network takes less. Set PYTHONPATH to measure another version of the sources.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-FITS = {  # as short as each family allows: what is measured does not depend on it
+FITS = {  # shortest training of each family: the measured times do not depend on it
     "graph": ["--sweeps", "40", "--states", "10", "--chains", "2"],
     "manifold": ["--candidates", "12", "--candidate-steps", "60", "--decoder-steps", "60", "--latent-steps", "30"],
 }
@@ -25,7 +25,7 @@ PROGRAM = ["-m", "fathomless"]
 
 
 def seconds(words: list[str], home: Path) -> float:
-    """Run a program; return what it took of the processor, all its processes together."""
+    """Run a program; return its CPU seconds, including those of its child processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -38,7 +38,7 @@ def seconds(words: list[str], home: Path) -> float:
 
 
 def write_tables(home: Path) -> None:
-    """Write patients.csv, and one.csv with a row of it."""
+    """Write patients.csv, and one.csv with its first row."""
     from fathomless.data import datasets
 
     data = datasets.load("diabetes")
@@ -51,28 +51,30 @@ def write_tables(home: Path) -> None:
 
 
 def main() -> None:
-    """Fit, then measure."""
+    """Fit the table, then measure the commands."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--families", default="depth")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         write_tables(home)
         fit = [*PROGRAM, "fit", "patients.csv", "--target", "target", "--quiet"]
         commands = {"import torch": ["-c", "import torch"], "--help": [*PROGRAM, "--help"]}
-        names = asked.families.split(",")
+        names = args.families.split(",")
         for name in names:
             seconds([*fit, "--structure", name, "--out", name, *FITS.get(name, ["--epochs", "5"])], home)
             commands[f"predict, one row, {name}"] = [*PROGRAM, "predict", name, "one.csv"]
         commands["report"] = [*PROGRAM, "report", names[0]]
         compare = ["compare", "patients.csv", "--target", "target", "--folds", "2", "--methods", "constant,linear"]
-        for i in range(asked.runs + 1):  # each into a folder of its own, or the second would have nothing to do
+        for i in range(
+            args.runs + 1
+        ):  # separate folders, because a second run into the same folder would reuse the first
             commands[f"compare, two quick methods/{i}"] = [*PROGRAM, *compare, "--out", f"compared-{i}"]
         found: dict[str, list[float]] = {}
         for name, words in commands.items():
             shown, _, part = name.partition("/")
-            for _ in range(1 if part else asked.runs + 1):
+            for _ in range(1 if part else args.runs + 1):
                 found.setdefault(shown, []).append(seconds(words, home))
     for name, (_, *each) in found.items():
         print(f"{name:28} least {min(each):5.2f}  median {median(each):5.2f}", flush=True)

@@ -1,15 +1,18 @@
-"""Continuous depth: CPU seconds of a training step and its memory, beside a floor, plain networks and torchsde.
+"""CPU seconds and memory of a training step of continuous depth, compared with other implementations.
+
+The references are a lower bound, plain residual networks and torchsde.
 
     python benchmarks/continuous.py                       the table, then memory against the number of steps
     python benchmarks/continuous.py table memory          the same
     python benchmarks/continuous.py --torchsde PYTHON     with torchsde, run by another interpreter that has it
 
-The network is the paper's: 5132 weights that move, 25 paths, 40 rows, 50 steps, a drift network of width 64. A step is
-forwards and backwards. The floor F is the slope and the drift at each time with the gradients of both, and no more.
-Every variant is a process of its own, on one thread; they take turns, one step each, and the least CPU seconds count.
-Memory is the largest resident size that Linux saw of the process (VmHWM) less its size before the first step. The C
-library keeps the holes that freed tensors leave between small pieces that live on, so that a checkpointed step, which
-leaves many of these, looks as large as one that keeps all; memory is shown with and without such holes.
+The network is that of the paper: 5132 weights that vary with depth, 25 paths, 40 rows, 50 steps, a drift network of
+width 64. A step is a forward and a backward pass. The lower bound F evaluates only the slope and the drift at each
+time, with their gradients. Every variant is a separate process with one thread. The processes alternate, one step each,
+and the minimum of CPU seconds is reported. Memory is the peak resident size of the process on Linux (VmHWM) minus its
+size before the first step. The C library does not return freed blocks between small blocks that are still in use. A
+checkpointed step leaves many of them and would appear as large as a step that stores all states; memory is therefore
+shown with and without this fragmentation.
 """
 
 import argparse
@@ -31,8 +34,11 @@ import torch.nn.functional as F
 
 SIZES = (3, 64, 64, 3)  # one column, two zeros
 PATHS, ROWS, STEPS, UNITS, THETA = 25, 40, 50, 64, 0.25
-MEMORY_PATHS, LIMIT = 10, 4 * 2**30  # larger runs are left out
-_RETURN = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # glibc: larger pieces are given back at once when they are freed
+MEMORY_PATHS = 10
+LIMIT = 4 * 2**30  # bytes; larger runs are skipped
+_RETURN = {
+    "MALLOC_MMAP_THRESHOLD_": "65536"
+}  # glibc: larger blocks are returned to the system as soon as they are freed
 
 Step = Callable[[], object]
 
@@ -41,7 +47,7 @@ def rows() -> torch.Tensor:
     return torch.linspace(-1.5, 1.5, ROWS)[:, None]
 
 
-# ---- this library (imported late: the interpreter that has torchsde need not have it)
+# ---- this library (imported inside functions: the interpreter with torchsde need not have it)
 
 
 def model(drift: str, solver: str, gradient: str, steps: int) -> Any:
@@ -60,7 +66,9 @@ def model(drift: str, solver: str, gradient: str, steps: int) -> Any:
 
 def ours(drift: str = "network", solver: str = "euler", gradient: str = "unrolled") -> Callable[[int, int], Step]:
     def make(paths: int, steps: int) -> Step:
-        net, x, noise = model(drift, solver, gradient, steps), rows(), torch.Generator().manual_seed(0)
+        net = model(drift, solver, gradient, steps)
+        x = rows()
+        noise = torch.Generator().manual_seed(0)
 
         def step() -> None:
             net.zero_grad()
@@ -73,28 +81,27 @@ def ours(drift: str = "network", solver: str = "euler", gradient: str = "unrolle
 
 
 def floor(paths: int, steps: int) -> Step:
-    """Return the evaluations of slope and drift alone, with their gradients."""
-    from fathomless.families.continuous.solve import split_weights
+    """Return a step that only evaluates slope and drift, with their gradients."""
+    from fathomless.families.continuous.solve import parted
 
     net = model("network", "euler", "unrolled", steps)
-    network, parameters = net.drift.network.bind(stopped=False), list(net.drift.network.parameters())
+    network = net.drift.network.frozen(stopped=False)
+    parameters = list(net.drift.network.parameters())
     w = net.mean.detach()[:, None].expand(-1, paths, -1).clone().requires_grad_()
     h = torch.randn(1, paths, ROWS, SIZES[0], generator=torch.Generator().manual_seed(1)).requires_grad_()
 
     def step() -> None:
         for i in range(steps):
-            f, c = (
-                net.dynamics.slope(split_weights(w * net.scale, net.dynamics.moving), i / steps, h),
-                network(i / steps, w),
-            )
+            f = net.dynamics.slope(parted(w * net.scale, net.dynamics.moving), i / steps, h)
+            c = network(i / steps, w)
             torch.autograd.grad((f, c), (w, h, *parameters), (f.detach(), c.detach()), allow_unused=True)
 
     return step
 
 
 def plain(paths: int, steps: int) -> Step:
-    """Return as many residual networks, side by side, with weights of their own in every block."""
-    from fathomless.families.continuous.solve import follow, split_weights
+    """Return a step of `paths` plain residual networks, with separate weights in every block."""
+    from fathomless.families.continuous.solve import follow, parted
 
     net = model("diagonal", "euler", "unrolled", steps)
     flat = [(net.mean.detach() * net.scale)[:, None].expand(-1, paths, -1).clone() for _ in range(steps + 1)]
@@ -116,14 +123,15 @@ def plain(paths: int, steps: int) -> Step:
 
 
 class Joint(torch.nn.Module):
-    """Drift and diffusion of the joint state, (S, P + B·H + 1)."""
+    """Drift and diffusion of the joint state, shape (S, P + B·H + 1)."""
 
     noise_type = "diagonal"
 
     def __init__(self, sde_type: str) -> None:
         super().__init__()
         self.sde_type = sde_type
-        noise, shapes = torch.Generator().manual_seed(0), []
+        noise = torch.Generator().manual_seed(0)
+        shapes = []
         for k, (a, b) in enumerate(itertools.pairwise(SIZES)):
             shapes += [(a, b), *[(b,)] * (4 if k == len(SIZES) - 2 else 5)]
         self.shapes = shapes
@@ -137,7 +145,8 @@ class Joint(torch.nn.Module):
 
     def f(self, t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the drift."""
-        w, h = y[:, : self.size], y[:, self.size : -1].reshape(-1, ROWS, SIZES[0])
+        w = y[:, : self.size]
+        h = y[:, self.size : -1].reshape(-1, ROWS, SIZES[0])
         c = w
         for k in range(3):
             weight, bias, gate, shift, time_ = (self.net[5 * k + j] for j in range(5))
@@ -165,7 +174,8 @@ def torchsde(method: str, adjoint: bool) -> Callable[[int, int], Step]:
     def make(paths: int, steps: int) -> Step:
         peer = importlib.import_module("torchsde")
         net = Joint("ito" if method == "euler" else "stratonovich")
-        ends, h = torch.tensor([0.0, 1.0]), F.pad(rows(), (0, 2)).flatten().expand(paths, -1)
+        ends = torch.tensor([0.0, 1.0])
+        h = F.pad(rows(), (0, 2)).flatten().expand(paths, -1)
         how: dict[str, Any] = {"method": method, "dt": 1.0 / steps}
         if adjoint:
             how["adjoint_method"] = "adjoint_reversible_heun" if method == "reversible_heun" else method
@@ -209,7 +219,7 @@ def resident(name: str) -> float:
 
 
 def work(name: str, paths: int, steps: int) -> None:
-    """Take one step for each line that comes in; tell its CPU seconds and the memory so far."""
+    """Take one step for each line of standard input; print its CPU seconds and the peak memory so far."""
     torch.set_num_threads(1)
     step = VARIANTS[name](paths, steps)
     before = resident("VmRSS")
@@ -220,7 +230,7 @@ def work(name: str, paths: int, steps: int) -> None:
 
 
 class Worker:
-    """A variant in a process of its own."""
+    """Variant of a step in a separate process."""
 
     def __init__(self, name: str, python: str, paths: int, steps: int, *, returned: bool = False) -> None:
         given = [python, __file__, "--variant", name, "--paths", str(paths), "--steps", str(steps)]
@@ -230,7 +240,7 @@ class Worker:
         self.peak = 0.0
 
     def step(self) -> None:
-        """Have it take a step, and note what it says."""
+        """Run one step and record its time and memory."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(file=self.process.stdin, flush=True)
@@ -238,7 +248,7 @@ class Worker:
         self.seconds.append(seconds)
 
     def close(self) -> None:
-        """Let it end."""
+        """Close the process."""
         self.process.communicate()
 
 
@@ -255,7 +265,7 @@ def table(peer: str | None, rounds: int) -> None:
         worker.close()
     least = {name: min(worker.seconds) for name, worker in workers.items()}
     euler, base = least["Euler, unrolled"], least["floor F"]
-    print(f"a step of {PATHS} paths, {ROWS} rows, {STEPS} steps, 5132 weights; the least of {rounds} rounds")
+    print(f"a step of {PATHS} paths, {ROWS} rows, {STEPS} steps, 5132 weights; minimum of {rounds} rounds")
     print(f"  {'':<36}{'CPU s':>8}{'/ Euler':>9}{'/ F':>7}{'MiB':>7}")
     for name, seconds in least.items():
         peak = workers[name].peak
@@ -281,9 +291,9 @@ def _target(name: str, ratio: float, wanted: float, *, least: bool = False) -> N
 def memory(peer: str | None, rounds: int) -> None:
     kinds, counts = ("Heun, unrolled", "Heun, checkpointed", "reversible Heun"), (100, 800, 1000, 10_000)
     peaks: dict[tuple[str, bool, int], float] = {}
-    print(f"peak of a step against the number of steps, {MEMORY_PATHS} paths, {ROWS} rows, MiB")
+    print(f"peak memory of a step by the number of steps, {MEMORY_PATHS} paths, {ROWS} rows, MiB")
     for returned in (True, False):
-        print("  memory that is freed goes back to the system" if returned else "  as the C library's malloc is set")
+        print("  freed memory returned to the system" if returned else "  default malloc of the C library")
         print(f"  {'steps':<22}" + "".join(f"{n:>10,}" for n in counts))
         for name in kinds:
             cells = []
@@ -309,21 +319,21 @@ def memory(peer: str | None, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="table, memory; both if nothing is named")
+    parser.add_argument("what", nargs="*", help="table, memory; both by default")
     parser.add_argument("--torchsde", metavar="PYTHON", help="an interpreter that has torch and torchsde")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     parser.add_argument("--paths", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.variant:
-        work(given.variant, given.paths, given.steps)
+    args = parser.parse_args()
+    if args.variant:
+        work(args.variant, args.paths, args.steps)
         return
-    peer = given.torchsde or (sys.executable if importlib.util.find_spec("torchsde") else None)
+    peer = args.torchsde or (sys.executable if importlib.util.find_spec("torchsde") else None)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread, seed 0")
     parts = {"table": table, "memory": memory}
-    for name in given.what or parts:
-        parts[name](peer, given.rounds)
+    for name in args.what or parts:
+        parts[name](peer, args.rounds)
 
 
 if __name__ == "__main__":

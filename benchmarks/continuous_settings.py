@@ -1,12 +1,13 @@
-"""Which settings networks of continuous depth should have: every one on the same tables, and a rule that chooses.
+"""Selection of the default settings of continuous depth: all candidate settings on the same tables, and a rule.
 
     python benchmarks/continuous_settings.py --data FOLDER --out FILE [--tables yacht,boston] [--splits 0]
     python benchmarks/continuous_settings.py --summary FILE
 
-Compared are point estimates and Gaussians at depth 0, drifts, temperatures and rates. The rule: the best mean rank of
-test log density among settings whose error is nowhere above 1.05 times that of a linear model, whose 90 % intervals
-cover 85 to 95 % on average, that take at most ten times as long as unbounded depth, and do not lose to mean field on
-average. Lines of --out are those of ``defaults.py``; what is in the file already is not run again.
+The candidates combine point estimates or Gaussians at depth 0, drifts, temperatures and rates. The rule takes the best
+mean rank by test log density among the settings that meet four conditions: an error on every table of at most 1.05
+times that of a linear model; a mean coverage of 90 % intervals from 85 to 95 %; at most ten times the time of unbounded
+depth; and a mean log density not below that of mean field. Lines of --out have the format of ``defaults.py``; settings
+that are already in the file are not run again.
 """
 
 import argparse
@@ -30,14 +31,14 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def named(settings: dict[str, Any]) -> str:
-    """Name settings in one word."""
+def name_of(settings: dict[str, Any]) -> str:
+    """Return a short name of the settings."""
     initial, drift, rate = (settings[f"path__{name}"] for name in ("initial", "drift", "rate"))
     return f"{initial},{drift},T={settings['temperature']:g},rate={rate}"
 
 
 def summary(lines: list[dict[str, Any]]) -> None:
-    """Print a line for every setting, the best mean rank first."""
+    """Print one line for every setting, sorted by mean rank."""
     by = {(line["name"], line["table"], line["split"]): line for line in lines}
     cells = sorted({key[1:] for key in by})
     names = list(dict.fromkeys(line["name"] for line in lines))
@@ -49,7 +50,10 @@ def summary(lines: list[dict[str, Any]]) -> None:
     print(f"{len(cells)} splits of {len(tables)} tables; mean log density of each: {', '.join(tables)}")
     for i in ranks.argsort():
         name = ranked[i]
-        worst, cover, slow, ahead = 0.0, [], 0.0, []
+        worst = 0.0
+        cover = []
+        slow = 0.0
+        ahead = []
         for cell in cells:
             own = by[(name, *cell)]
             linear, depth, field = (by.get((other, *cell)) for other in ("linear", "default", "meanfield"))
@@ -69,36 +73,39 @@ def summary(lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--splits", default="0")
-    parser.add_argument("--only", default="", help="run settings whose name has one of these words")
-    parser.add_argument("--options", default="{}", help="JSON, of all settings")
+    parser.add_argument(
+        "--only", default="", help="run settings whose name contains one of these words (separated by semicolons)"
+    )
+    parser.add_argument("--options", default="{}", help="options of all settings, as JSON")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--summary", type=Path, help="print what a file of JSON lines says, and end")
-    asked = parser.parse_args()
-    if asked.summary:
-        summary([json.loads(line) for line in asked.summary.read_text().splitlines()])
+    parser.add_argument("--summary", type=Path, help="print the summary of a file of JSON lines, and exit")
+    args = parser.parse_args()
+    if args.summary:
+        summary([json.loads(line) for line in args.summary.read_text().splitlines()])
         return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    given, done = json.loads(asked.options), set()
-    if asked.out and asked.out.exists():
-        lines = [json.loads(line) for line in asked.out.read_text().splitlines()]
+    given = json.loads(args.options)
+    done = set()
+    if args.out and args.out.exists():
+        lines = [json.loads(line) for line in args.out.read_text().splitlines()]
         done = {(line["name"], line["table"], line["split"]) for line in lines}
-    plans = [*((name, name, {}) for name in OTHERS), *((named(s), "continuous", {**s, **given}) for s in SETTINGS)]
-    words = [word for word in asked.only.split(";") if word]
+    plans = [*((name, name, {}) for name in OTHERS), *((name_of(s), "continuous", {**s, **given}) for s in SETTINGS)]
+    words = [word for word in args.only.split(";") if word]
     for (name, column, options), table, split in itertools.product(
-        plans, asked.tables.split(","), map(int, asked.splits.split(","))
+        plans, args.tables.split(","), map(int, args.splits.split(","))
     ):
         if (name, table, split) in done or (words and not any(word in name for word in words)):
             continue
-        found = defaults.score(asked.data, table, split, split, column, options)
+        found = defaults.score(args.data, table, split, split, column, options)
         print(f"{name:40} {table:10} {split}", *(f"{key} {value:.3f}" for key, value in found.items()), flush=True)
-        if asked.out:
-            with asked.out.open("a") as file:
+        if args.out:
+            with args.out.open("a") as file:
                 file.write(json.dumps({"name": name, "table": table, "split": split, **found}) + "\n")
 
 

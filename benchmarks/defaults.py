@@ -1,13 +1,13 @@
-"""Estimators as they come, side by side on real tables: the default, what it was before, restarts, boosting, linear.
+"""Estimators with default options on real tables: the default, the former default, restarts, boosting, linear models.
 
     python benchmarks/defaults.py --data FOLDER [--tables yacht,boston] [--splits 0,1] [--columns default,elbo]
 
-Prints a line for each table, split and column, and adds it to a file of JSON lines (--out), from which ``--summary``
-makes the table of means. Regression: mean log density of test rows in nats and units of the table, RMSE, coverage of
-90 % intervals. Classification: mean log probability, accuracy, expected calibration error. ``worst`` is how far, in
-nats, the worst test row lies below the median one. ``--seeds 0,1,2,3,4`` fits every split with each of these seeds;
-``--agreement`` then prints how far depths of one split lie apart, in the standard errors that each fit tells, and how
-far the reported score is from that of single networks on test rows.
+One line for each table, split and column is printed and added to a file of JSON lines (--out); ``--summary`` prints the
+table of means from it. Regression: mean log density of test rows in nats, in units of the table, RMSE, and coverage of
+90 % intervals. Classification: mean log probability, accuracy, and expected calibration error. ``worst`` is the
+distance of the worst test row below the median row, in nats. ``--seeds 0,1,2,3,4`` fits every split with each of these
+seeds. ``--agreement`` then prints the differences between depths of one split, in units of the reported standard
+errors, and the difference between the reported score and that of single networks on test rows.
 """
 
 import argparse
@@ -56,7 +56,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def data(folder: Path, name: str, split: int) -> tuple[Any, Any, Any, Any]:
-    """Return training and test columns and targets."""
+    """Return X and y of the training rows, then of the test rows."""
     if name in REGRESSION and name not in BUNDLED:
         z = np.load(folder / "uci_regression" / f"{name}.npz")
         train, test = z["train_idx"][split], z["test_idx"][split]
@@ -73,8 +73,8 @@ def data(folder: Path, name: str, split: int) -> tuple[Any, Any, Any, Any]:
     return a, c, b, d
 
 
-def plain(name: str, column: str) -> Any:
-    """Return scikit-learn's boosting, or a linear model."""
+def peer(name: str, column: str) -> Any:
+    """Return scikit-learn's gradient boosting or a linear model."""
     boosting = column == "boosting"
     if name in REGRESSION:
         return (
@@ -92,9 +92,10 @@ def plain(name: str, column: str) -> Any:
 
 
 def score(folder: Path, name: str, split: int, seed: int, column: str, options: dict[str, Any]) -> dict[str, float]:
-    """Fit one estimator to one split, and score it."""
+    """Fit one estimator to one split and score it."""
     X, y, Xt, yt = data(folder, name, split)
-    regression, began = name in REGRESSION, time.perf_counter()
+    regression = name in REGRESSION
+    began = time.perf_counter()
     found: dict[str, float] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -106,7 +107,7 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
             found["validation"] = fitted.validation_score_ or math.nan
-            if fitted.fold_ is not None:  # single networks on new rows, beside the score of rows out of fold
+            if fitted.fold_ is not None:  # single networks on test rows, to compare with the out-of-fold score
                 of = [np.full((len(fitted.fold_), len(yt)), k) for k in range(int(fitted.fold_.max()) + 1)]
                 found["single"] = float(np.mean([fitted.predict_dist(Xt, fold=k).log_prob(yt).mean() for k in of]))
             found["depth"] = fitted.structure_.statistics.get("mean_depth", math.nan)
@@ -115,21 +116,21 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             found["poisson"] = math.nan if structure is None else structure.poisson_rate
             found["student"] = float(type(fitted.likelihood_).__name__ == "StudentT")
             found["epochs"] = fitted.n_iter_
-            if sampled := getattr(fitted, "sampling_", {}):  # of the depth that has most weight
+            if sampled := getattr(fitted, "sampling_", {}):  # diagnostics of the most probable depth
                 of = sampled[max(fitted.depth_posterior_, key=fitted.depth_posterior_.__getitem__)]
                 found |= {key: of[key] for key in ("rhat", "rhat_median", "ess", "doubtful")}
                 found["depths"] = len(sampled)
         else:
-            fitted = plain(name, column).fit(X, y)
+            fitted = peer(name, column).fit(X, y)
             seconds = time.perf_counter() - began
         if regression:
             mean = np.asarray(fitted.predict(Xt))
             found["error_of_mean"] = float(np.sqrt(np.mean((mean - yt) ** 2)))
             if column in OURS:
                 low, high = fitted.predict_interval(Xt, 0.9)
-            else:  # the residuals of a fifth of the training rows say how large the noise is
+            else:  # the noise is estimated from residuals of a held-out fifth of the training rows
                 a, b, c, d = train_test_split(X, y, test_size=0.2, random_state=split)
-                sigma = float(np.std(d - np.asarray(plain(name, column).fit(a, c).predict(b))))
+                sigma = float(np.std(d - np.asarray(peer(name, column).fit(a, c).predict(b))))
                 rows = -0.5 * ((yt - mean) / sigma) ** 2 - math.log(sigma) - 0.5 * math.log(2 * math.pi)
                 low, high = mean - 1.645 * sigma, mean + 1.645 * sigma
             found["calibration"] = float(np.mean((low <= yt) & (yt <= high)))
@@ -137,7 +138,8 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             p = np.clip(fitted.predict_proba(Xt), 1e-15, 1.0)
             place = {label: i for i, label in enumerate(fitted.classes_)}
             rows = np.log(p[np.arange(len(yt)), [place[label] for label in yt]])
-            right, sure = fitted.classes_[p.argmax(1)] == yt, p.max(1)
+            right = fitted.classes_[p.argmax(1)] == yt
+            sure = p.max(1)
             found["error_of_mean"] = float(right.mean())
             bins = np.minimum((sure * 15).astype(int), 14)
             found["calibration"] = sum(abs((right[bins == b] - sure[bins == b]).sum()) for b in range(15)) / len(yt)
@@ -148,7 +150,7 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
 def summary(lines: list[dict[str, Any]]) -> None:
     """Print means over splits, with standard errors of the log-likelihood."""
     last = {tuple(line.get(k) for k in ("table", "split", "seed", "column", "options")): line for line in lines}
-    lines = list(last.values())  # of what was run twice, the last
+    lines = list(last.values())  # of repeated runs, the last
     columns = list(dict.fromkeys(line["column"] for line in lines))
     for table in dict.fromkeys(line["table"] for line in lines):
         for column in columns:
@@ -167,7 +169,7 @@ def summary(lines: list[dict[str, Any]]) -> None:
 
 
 def agreement(lines: list[dict[str, Any]]) -> None:
-    """Print, for each table and split, how far the depths of several seeds lie apart."""
+    """Print the differences between the depths of several seeds, for each table and split."""
     for table, split in dict.fromkeys((line["table"], line["split"]) for line in lines):
         own = [line for line in lines if (line["table"], line["split"], line["column"]) == (table, split, "default")]
         pairs = list(itertools.combinations(own, 2))
@@ -179,43 +181,45 @@ def agreement(lines: list[dict[str, Any]]) -> None:
         variation = max(0.5 * np.abs(a - b).sum() for a, b in itertools.combinations(laws, 2))
         print(
             f"{table:12} split {split}  mean depth {min(depths):.2f} to {max(depths):.2f}, error "
-            f"{np.mean([one['error'] for one in own]):.2f}; apart at most {max(apart):.1f} errors, above two in "
+            f"{np.mean([one['error'] for one in own]):.2f}; largest difference {max(apart):.1f} errors, above two in "
             f"{sum(z > 2 for z in apart)} of {len(apart)} pairs; Poisson rate {min(rates):.2f} to {max(rates):.2f}, "
-            f"total variation at most {variation:.2f}; score less that of single networks on test rows "
+            f"total variation at most {variation:.2f}; score minus that of single networks on test rows "
             f"{np.mean([one['validation'] - one['single'] for one in own]):.3f}"
         )
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--tables", default=",".join((*REGRESSION[:5], *BUNDLED, CLASSES[0])))
     parser.add_argument("--splits", default="0")
     parser.add_argument("--columns", default="default,elbo,boosting,linear")
-    parser.add_argument("--options", default="{}", help="JSON, of our estimators")
+    parser.add_argument("--options", default="{}", help="options of the estimators of this library, as JSON")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--summary", type=Path, help="print means of a file of JSON lines, and end")
-    parser.add_argument("--seeds", help="seeds of our estimators; by default the number of the split")
-    parser.add_argument("--agreement", type=Path, help="print how seeds agree in a file of JSON lines, and end")
-    asked = parser.parse_args()
-    if asked.agreement:
-        agreement([json.loads(line) for line in asked.agreement.read_text().splitlines()])
+    parser.add_argument("--summary", type=Path, help="print the means of a file of JSON lines, and exit")
+    parser.add_argument("--seeds", help="seeds of the estimators of this library; by default the number of the split")
+    parser.add_argument(
+        "--agreement", type=Path, help="print the agreement between seeds in a file of JSON lines, and exit"
+    )
+    args = parser.parse_args()
+    if args.agreement:
+        agreement([json.loads(line) for line in args.agreement.read_text().splitlines()])
         return
-    if asked.summary:
-        summary([json.loads(line) for line in asked.summary.read_text().splitlines()])
+    if args.summary:
+        summary([json.loads(line) for line in args.summary.read_text().splitlines()])
         return
-    torch.set_num_threads(asked.threads)
-    for table in asked.tables.split(","):
-        for split in map(int, asked.splits.split(",")):
-            seeds = [split] if asked.seeds is None else list(map(int, asked.seeds.split(",")))
-            for column, seed in itertools.product(asked.columns.split(","), seeds):
-                found = score(asked.data, table, split, seed, column, json.loads(asked.options))
-                line = {"table": table, "split": split, "seed": seed, "column": column, "options": asked.options}
+    torch.set_num_threads(args.threads)
+    for table in args.tables.split(","):
+        for split in map(int, args.splits.split(",")):
+            seeds = [split] if args.seeds is None else list(map(int, args.seeds.split(",")))
+            for column, seed in itertools.product(args.columns.split(","), seeds):
+                found = score(args.data, table, split, seed, column, json.loads(args.options))
+                line = {"table": table, "split": split, "seed": seed, "column": column, "options": args.options}
                 print(f"{table:18} {split:2} {column:9}", *(f"{k} {v:.3f}" for k, v in found.items()), flush=True)
-                if asked.out:
-                    with asked.out.open("a") as file:
+                if args.out:
+                    with args.out.open("a") as file:
                         file.write(json.dumps({**line, **found}) + "\n")
 
 

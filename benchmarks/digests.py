@@ -1,10 +1,10 @@
-"""Digests of what every estimator computes: run it before and after a change that should change nothing.
+"""Digests of the results of every estimator, to check that a change of the code does not change any result.
 
 ``python benchmarks/digests.py > before.json``, then ``python benchmarks/digests.py --against before.json``.
 
-For each public estimator and some of its options, on three tables: predictions, the split of uncertainty, the history
-of the training, its last checkpoint, the saved folder, and exports. The bytes depend on the machine, on torch, and on
-the number of threads (one here).
+For each public estimator and some of its options, on three tables, there are digests of the predictions, the
+decomposition of the uncertainty, the training history, the last checkpoint, the saved folder, and the exports. The
+bytes depend on the machine, on the version of torch, and on the number of threads (here one).
 """
 
 import argparse
@@ -29,7 +29,7 @@ import fathomless
 from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, Restarts
 
 EPOCHS = 25
-MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
+MORE: dict[str, list[dict[str, Any]]] = {  # options to run in addition to the defaults
     "UnboundedDepth": [
         {"n_restarts": 3},
         {"n_restarts": Restarts(count=2, keep="average")},
@@ -49,7 +49,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
 }
 
 
-QUICK: dict[str, dict[str, Any]] = {  # families that are not trained by epochs, and those whose training is long
+QUICK: dict[str, dict[str, Any]] = {  # families without epochs, and families with long trainings
     "IndianChefs": {"chains": 2, "sweeps": 40, "states": 10},
     "ProjectedBayes": {"width": 8, "candidates": 10, "candidate_steps": 60, "decoder_steps": 40, "latent_steps": 40},
     "SWAGNetwork": {"epochs": EPOCHS, "width": 16, "passes": 16},
@@ -58,7 +58,7 @@ QUICK: dict[str, dict[str, Any]] = {  # families that are not trained by epochs,
 
 
 def tables(task: str) -> Iterator[tuple[str, Any, Any]]:
-    """Three tables for a task: two of scikit-learn's, and a frame with categories, dates and gaps."""
+    """Yield three tables for a task: two of scikit-learn, and a frame with categories, dates and missing values."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -80,7 +80,7 @@ def tables(task: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def digest(*parts: Any) -> str:
-    """Name the bytes of arrays, tensors, text and plain JSON."""
+    """Return a digest of arrays, tensors, text and plain JSON."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, torch.Tensor):
@@ -93,7 +93,7 @@ def digest(*parts: Any) -> str:
 
 
 def folder(path: Path) -> dict[str, str]:
-    """Name the tensors and the metadata of a saved folder."""
+    """Return digests of the tensors and the metadata of a saved folder."""
     meta = json.loads((path / "manifest.json").read_text())["meta"]
     tensors = safetensors.torch.load_file(next(path.glob("tensors-*.safetensors")))
     return {
@@ -103,12 +103,12 @@ def folder(path: Path) -> dict[str, str]:
 
 
 def exports(estimator: Any) -> Iterator[tuple[str, str]]:
-    """Name what a fitted estimator is deployed as."""
+    """Yield digests of the exported forms of a fitted estimator."""
     model = estimator.model_
     if type(estimator).__name__.startswith("SparseBayes") and len(list(model.children())) == 1:
         try:
             small = estimator.to_sparse().network
-        except (ValueError, AttributeError) as error:  # networks that are no chain
+        except (ValueError, AttributeError) as error:  # networks that are not a chain of layers
             yield "sparse", type(error).__name__
         else:
             yield "sparse", digest(*(value for _, value in sorted(small.state_dict().items())))
@@ -116,21 +116,23 @@ def exports(estimator: Any) -> Iterator[tuple[str, str]]:
         try:
             from fathomless.families.depth import deploy
 
-            small, point = deploy.compress(model, 0.01), deploy.point_depth(model, model.depth)
-        except ImportError:  # as it was before
-            small, point = model.compress(0.01), model.point_depth(model.depth)
+            small = deploy.compress(model, 0.01)
+            point = deploy.point_depth(model, model.depth)
+        except ImportError:  # earlier versions
+            small = model.compress(0.01)
+            point = model.point_depth(model.depth)
         yield "compressed", digest(*(value for _, value in sorted(small.state_dict().items())))
         yield "point", digest(*point.state_dict().values())
 
 
-def computed(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, str]:
-    """Fit one estimator and name what comes of it."""
+def compute_digests(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, str]:
+    """Fit one estimator and return the digests of its results."""
     with tempfile.TemporaryDirectory() as home:
         checkpoint, saved = Path(home) / "checkpoint", Path(home) / "saved"
         quick = next((own for family, own in QUICK.items() if name.startswith(family)), {"epochs": EPOCHS, "width": 16})
         start = {**quick, "random_state": 0, **options}
         if name.startswith("SparseBayes"):
-            start["weight_draws"] = 16  # whatever the default is
+            start["weight_draws"] = 16  # fixed, independent of the default
         estimator = getattr(fathomless, name)(**start, checkpoint=CheckpointOptions(checkpoint, seconds=0)).fit(X, y)
         estimator.save(saved)
         if name.endswith("Density"):
@@ -150,15 +152,15 @@ def computed(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, st
         return found | dict(exports(estimator))
 
 
-def named(fit: tuple[str, dict[str, Any], str]) -> tuple[str, dict[str, str]]:
-    """Return the key of a fit and what comes of it; one thread."""
+def digest_fit(fit: tuple[str, dict[str, Any], str]) -> tuple[str, dict[str, str]]:
+    """Return the key and the digests of a fit; one thread."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     name, options, wanted = fit
     task = "Classifier" if name.endswith("Classifier") else "Regressor"
     X, y = next((X, y) for table, X, y in tables(task) if table == wanted)
     try:
-        return f"{name} {options} {wanted}", computed(name, options, X, y)
+        return f"{name} {options} {wanted}", compute_digests(name, options, X, y)
     except (ArithmeticError, RuntimeError, ValueError) as error:
         return f"{name} {options} {wanted}", {"error": digest(str(error))}
 
@@ -168,21 +170,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, help="file with the output of another run")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each (default: 1)")
-    given = parser.parse_args()
+    args = parser.parse_args()
     fits = []
     for name in sorted(name for name in fathomless.__all__ if hasattr(getattr(fathomless, name), "fit")):
         task = "Classifier" if name.endswith("Classifier") else "Regressor"
         for options in [{}, *MORE.get(name.removesuffix(task), [])]:
             fits += [(name, options, table) for table, _, _ in tables(task)]
-    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
-        found = dict(pool.map(named, fits))
-    if given.against is None:
+    with ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool:
+        found = dict(pool.map(digest_fit, fits))
+    if args.against is None:
         print(json.dumps(found, indent=1))
         return 0
-    before = json.loads(given.against.read_text())
+    before = json.loads(args.against.read_text())
     different = 0
     for key in sorted(before.keys() | found.keys()):
-        old, new = before.get(key, {}), found.get(key, {})
+        old = before.get(key, {})
+        new = found.get(key, {})
         changed = sorted(part for part in old.keys() | new.keys() if old.get(part) != new.get(part))
         different += bool(changed)
         if changed:

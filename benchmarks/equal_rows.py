@@ -1,13 +1,13 @@
-"""Tables of few distinct rows: predicted probabilities beside counts, and scores beside those of fresh rows.
+"""Tables with few distinct rows: predicted probabilities compared with counts, and scores with those of new rows.
 
-``python benchmarks/equal_rows.py`` prints four tables, every estimator as it comes:
+``python benchmarks/equal_rows.py`` prints four tables. Every estimator has default options.
 
-- contingency tables of 4, 18 and 100 cells, as rows and as counts: the largest error of a predicted probability against
-  the truth, beside that of the counts themselves. Cells of few rows are shrunk to their neighbours, so the error may be
-  below that of the counts;
-- ratings and replicated designs: predicted standard deviation, beside that of the truth;
-- oversampled rows of real numbers: `validation_score_` beside the log density of 2,000 fresh rows, for 1 and 8 copies;
-- with ``--data FOLDER``, tables of which copies of 150 rows are predicted: score beside that of the other rows.
+- Contingency tables of 4, 18 and 100 cells, as rows and as counts: the largest error of a predicted probability,
+  compared with that of the observed frequencies. Cells with few rows are shrunk towards their neighbours, so the error
+  may be below that of the frequencies.
+- Ratings and replicated designs: predicted and true standard deviation.
+- Oversampled rows of real numbers: `validation_score_` and the log density of 2,000 new rows, for 1 and 8 copies.
+- With ``--data FOLDER``, real tables with five copies of 150 training rows: score and log density of the other rows.
 """
 
 import argparse
@@ -31,7 +31,7 @@ FAMILIES = ("UnboundedDepth", "ContinuousDepth", "ProjectedBayes")
 
 
 def contingency(levels: tuple[int, int], classes: int, rows: int, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Return indicator columns, classes, the rows of all cells, and the true probabilities of their classes."""
+    """Return indicator columns, classes, one row for each cell, and the true class probabilities of the cells."""
     rng = np.random.default_rng([seed, rows, *levels])
     parts = [rng.normal(size=(k, classes)) for k in levels]
     logits = parts[0][:, None] + parts[1] + 0.5 * rng.normal(size=(*levels, classes))  # with an interaction
@@ -47,7 +47,7 @@ def contingency(levels: tuple[int, int], classes: int, rows: int, seed: int) -> 
 
 
 def cells(rows: tuple[int, ...], families: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for each contingency table and family."""
+    """Yield one line for each contingency table and family."""
     for levels, classes in (((2, 2), 2), ((6, 3), 3), ((10, 10), 2)):
         for n in rows:
             X, y, every, truth = contingency(levels, classes, n, 0)
@@ -70,13 +70,13 @@ def cells(rows: tuple[int, ...], families: tuple[str, ...]) -> Iterator[str]:
                 best = float((truth * np.log(truth)).sum(1) @ (often / n))
                 yield (
                     f"{len(every):4d} cells {n:6,d} rows {family:16s} largest error {abs(p - truth).max():.3f} "
-                    f"(counts {counted:.3f}, their largest standard error {error:.3f}); rows and counts differ by "
+                    f"(frequencies {counted:.3f}, their largest standard error {error:.3f}); rows and counts differ by "
                     f"{apart:.1e}; score {by_rows.validation_score_:.3f}, truth {best:.3f}; {seconds:.0f} s"
                 )
 
 
 def designs(families: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for ratings, and for replicated designs with real and with counted targets."""
+    """Yield one line for ratings, a replicated design, and a count target, for each family."""
 
     def ratings(rng: np.random.Generator) -> tuple[Array, Array, Callable[[Array], Array]]:
         x = rng.integers(0, 3, (1500, 1)).astype(float)
@@ -105,7 +105,7 @@ def designs(families: tuple[str, ...]) -> Iterator[str]:
 
 
 def copies(families: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for rows of real numbers that stand in the table once, and eight times."""
+    """Yield one line for a table of real numbers with one and with eight copies of each row."""
     rng = np.random.default_rng(3)
 
     def drawn(n: int) -> tuple[Array, Array]:
@@ -119,16 +119,17 @@ def copies(families: tuple[str, ...]) -> Iterator[str]:
             fitted = getattr(fathomless, f"{family}Regressor")(random_state=0).fit(X[place], y[place])
             log_p = np.asarray(fitted.predict_dist(fresh).log_prob(target))
             score = fitted.validation_score_
-            yield f"{times} times 100 rows {family:16s} score {score:.3f}, fresh rows {log_p.mean():.3f}"
+            yield f"{times} times 100 rows {family:16s} score {score:.3f}, new rows {log_p.mean():.3f}"
 
 
 def oversampled(families: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for real tables of which 150 rows stand in the training five times."""
+    """Yield one line for each real table with five copies of 150 training rows."""
     for name in ("boston", "concrete", "wine_red", "german_credit", "spambase"):
         data = load(name)
         assert data.y is not None
         order = np.random.default_rng(4).permutation(len(data.y))
-        train, test = np.repeat(order[:150], 5), order[150:2150]
+        train = np.repeat(order[:150], 5)
+        test = order[150:2150]
         take = data.X.iloc.__getitem__ if hasattr(data.X, "iloc") else data.X.__getitem__
         for family in families:
             task = "Classifier" if data.task == "classification" else "Regressor"
@@ -147,13 +148,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="*", default=[200, 1000, 5000])
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--data", type=Path, help="folder of the real tables")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    families = tuple(given.families)
-    parts = [cells(tuple(given.rows), families), designs(families), copies(families)]
-    if given.data is not None:
-        os.environ["FATHOMLESS_DATA"] = str(given.data)
+    families = tuple(args.families)
+    parts = [cells(tuple(args.rows), families), designs(families), copies(families)]
+    if args.data is not None:
+        os.environ["FATHOMLESS_DATA"] = str(args.data)
         parts.append(oversampled(families))
     for part in parts:
         for line in part:

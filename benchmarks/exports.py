@@ -1,10 +1,11 @@
-"""What an exported module says and costs: every structure, beside the estimator that it was made of.
+"""Accuracy and cost of exported modules of every structure, compared with their estimators.
 
     python benchmarks/exports.py diabetes wine_recognition mixed
 
-Trainings are cut short, since what an export costs does not depend on them; networks are as wide as they come. Printed
-are the largest difference to the estimator (of means and standard deviations in standard deviations of the target, of
-probabilities, and of quantiles in probability), the bytes of both, and the milliseconds of predictions.
+Trainings are short, because the cost of an export does not depend on them; networks have their default width. The
+output is the largest difference to the estimator (of means and standard deviations in standard deviations of the
+target, of probabilities, and of quantiles in probability), the size of both in bytes, and the milliseconds of
+predictions.
 """
 
 import argparse
@@ -30,13 +31,14 @@ LEVELS = (0.05, 0.5, 0.95)
 
 
 def table(name: str) -> tuple[Any, Any, str]:
-    """Return rows, targets and the task."""
+    """Return X, y and the task of a table."""
     if name != "mixed":
         data = datasets.load(name)
         return data.X, data.y, "regression" if name == "diabetes" else "classification"
     import pandas as pd
 
-    rng, rows = np.random.default_rng(0), 400
+    rng = np.random.default_rng(0)
+    rows = 400
     days = pd.Timestamp("2000-01-01") + pd.to_timedelta(rng.integers(0, 9000, rows), unit="D")
     X = pd.DataFrame({"size": rng.normal(size=rows), "street": rng.choice(list("abcdefgh"), rows), "sold": days})
     X["garden"] = rng.random(rows) < 0.3
@@ -45,12 +47,12 @@ def table(name: str) -> tuple[Any, Any, str]:
 
 
 def estimator_quantiles(estimator: Any, X: Any) -> Any:
-    """Return what a module returns last."""
+    """Return the quantiles of the estimator, the last output of a module."""
     return estimator.predict_dist(X).quantiles(LEVELS)
 
 
 def milliseconds(call: Callable[..., Any], *given: Any) -> float:
-    """Return the least of five times of a call."""
+    """Return the minimum of five times of a call, in milliseconds."""
     times = []
     for _ in range(5):
         start = time.perf_counter()
@@ -59,8 +61,8 @@ def milliseconds(call: Callable[..., Any], *given: Any) -> float:
     return 1e3 * min(times)
 
 
-def line(name: str, task: str, X: Any, y: Any, folder: Path) -> str:
-    """Fit one structure, export it, and compare."""
+def compare(name: str, task: str, X: Any, y: Any, folder: Path) -> str:
+    """Fit one structure, export it, and return the line of the comparison."""
     family = families()[name]
     known = options(family, task)
     given: dict[str, Any] = {option: value for option, value in SHORT.items() if option in known}
@@ -71,7 +73,8 @@ def line(name: str, task: str, X: Any, y: Any, folder: Path) -> str:
     choice = onnxruntime.SessionOptions()
     choice.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(told.path, choice, providers=["CPUExecutionProvider"])
-    numbers, difference = estimator.to_numbers(X), told.difference
+    numbers = estimator.to_numbers(X)
+    difference = told.difference
     found = dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": numbers}), strict=True))
     dist = estimator.predict_dist(X)
     if task == "regression":
@@ -90,27 +93,27 @@ def line(name: str, task: str, X: Any, y: Any, folder: Path) -> str:
 
 
 def main() -> None:
-    """Print a line for every structure and table."""
+    """Print one line for every structure and table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", metavar="TABLE")
-    parser.add_argument("--structures", default=",".join(families()), help="names, with commas")
-    given = parser.parse_args()
+    parser.add_argument("--structures", default=",".join(families()), help="names, separated by commas")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     print(
         f"fathomless {fathomless.__version__}, torch {torch.__version__}, onnxruntime {onnxruntime.__version__},",
         "one thread",
     )
-    for name in given.tables:
+    for name in args.tables:
         X, y, task = table(name)
         print(f"\n{name}: {len(X)} rows, {X.shape[1]} columns, {task}", flush=True)
         print("structure   difference  bytes saved  bytes onnx   1 row ms  onnx ms  300 rows ms  onnx ms  export s")
-        for structure in given.structures.split(","):
+        for structure in args.structures.split(","):
             if task not in families()[structure].tasks:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    print(line(structure, task, X, y, Path(folder)), flush=True)
+                    print(compare(structure, task, X, y, Path(folder)), flush=True)
                 except FathomlessError as error:
                     print(f"{structure:11} {error}", flush=True)
 

@@ -1,9 +1,9 @@
-"""Other libraries' methods, by the settings of their own examples, with as much of an interface as a score needs.
+"""Methods of other libraries with the settings of their own examples, with the interface that scoring needs.
 
-Each sees the library's own encoding of a table and a standardised target, as :class:`fathomless.app.peers.Peer` does.
-scikit-learn's Gaussian process is at hand wherever this library is; the others need an environment of their own with
-catboost, ngboost, laplace-torch, bayesian-torch and torch-uncertainty. Where an example is of images, it is said below
-what was taken from it.
+Each method has the encoded table and the standardised target of :class:`fathomless.app.peers.Peer`. scikit-learn's
+Gaussian process is always available. The others need an environment with catboost, ngboost, laplace-torch,
+bayesian-torch and torch-uncertainty. If the example of a library is for images, the class docstring states which
+settings were taken from it.
 """
 
 import math
@@ -22,11 +22,11 @@ from fathomless.posterior.mixtures import Normal
 from fathomless.system.rng import seeded_globals
 
 Array = npt.NDArray[Any]
-_LEAST = 1e-9  # of a probability or a standard deviation
+_LEAST = 1e-9  # smallest probability or standard deviation
 
 
 class Process(Peer):
-    """scikit-learn's Gaussian process: a length for each column, noise, and two more starts of the evidence."""
+    """scikit-learn's Gaussian process: one length scale for each column, noise, and two restarts of the optimiser."""
 
     def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         from sklearn.gaussian_process import GaussianProcessRegressor
@@ -44,7 +44,7 @@ class Process(Peer):
 
 
 class Boosting(Peer):
-    """CatBoost, with its own loss for a mean and a variance; everything else as it comes."""
+    """CatBoost with its loss for a mean and a variance, and otherwise default options."""
 
     def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         from catboost import CatBoostClassifier
@@ -68,7 +68,7 @@ class Boosting(Peer):
 
 
 class Natural(Peer):
-    """NGBoost as it comes: a normal law, or class probabilities."""
+    """NGBoost with default options: a normal law, or class probabilities."""
 
     def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         from ngboost import NGBClassifier
@@ -93,8 +93,8 @@ class Natural(Peer):
 class LaplaceTorch(Peer):
     """laplace-torch's regression example: 50 tanh units, 1,000 steps of Adam at 0.01, all weights, the evidence.
 
-    Classes as its calibration example has them: the same network, the last layer, Kronecker factors. A step takes
-    all rows, as there, and at most 1,024.
+    Classification follows its calibration example: the same network, the last layer, Kronecker factors. A step takes
+    all rows, as in the example, but at most 1,024.
     """
 
     def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
@@ -131,7 +131,8 @@ class LaplaceTorch(Peer):
 
     def _trained(self, x: Array, target: Tensor, outputs: int, loss: Callable[..., Tensor]) -> nn.Module:
         net = nn.Sequential(nn.Linear(x.shape[1], 50), nn.Tanh(), nn.Linear(50, outputs))
-        optimizer, rows = torch.optim.Adam(net.parameters(), lr=1e-2), _float(x)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        rows = _float(x)
         order = torch.randperm(len(rows))
         parts = order.chunk(math.ceil(len(rows) / 1024))
         for step in range(1000):
@@ -143,7 +144,7 @@ class LaplaceTorch(Peer):
 
 
 class Drawn(Peer):
-    """A network of which weights are drawn for every prediction; the prediction is the mixture over draws."""
+    """Network with weights drawn for every prediction; the prediction is the mixture over draws."""
 
     def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
         """Return the predictive distribution of rows."""
@@ -165,8 +166,9 @@ class Drawn(Peer):
 class BayesianTorch(Drawn):
     """bayesian-torch: its conversion of a network of 50 units with the priors of its README, the training of its MNIST.
 
-    Batches of 64, five draws a step, 20 in predictions, Adadelta, 14 epochs at rates that fall by 0.7, a tenth in the
-    second half; as many more epochs as make 2,000 steps, over which the rate falls as far. Noise of numbers is learned.
+    Batches of 64, five draws per step, 20 draws in predictions, Adadelta, and 14 epochs with a learning rate multiplied
+    by 0.7 after each epoch, and by 0.1 in the second half. The number of epochs is increased to give at least 2,000
+    steps, with the same total decay. For regression the noise is learned.
     """
 
     def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
@@ -223,7 +225,8 @@ class BayesianTorch(Drawn):
 class TorchUncertainty(Drawn):
     """torch-uncertainty's Bayesian network of its UCI experiments: 50 units, a normal head, 40 epochs of Adam at 0.005.
 
-    Batches of 128, three draws a step and ten in predictions, weight 0.00002 of the divergence, for classes too.
+    Batches of 128, three draws per step and ten in predictions, divergence multiplied by 0.00002, also for
+    classification.
     """
 
     def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:

@@ -1,12 +1,14 @@
-"""From the results of all_families.py: ranks with a critical difference, two pictures, and the tables of the page.
+"""Summary of the results of all_families.py: ranks with a critical difference, two figures, and the tables of the page.
 
-Ranks are of the mean log-likelihood of a table, over the splits that all ranked methods have; a method that failed
-comes last. Friedman's test asks whether methods differ at all; two differ by Nemenyi's test at 5 % if their mean ranks
-are further apart than the critical difference (Demšar, Journal of Machine Learning Research 7, 2006).
+Methods are ranked by the mean log-likelihood of a table, over the splits that all ranked methods have; a method that
+failed has the last rank. The null hypothesis of Friedman's test is that all methods are equal. By Nemenyi's test two
+methods differ at the 5 % level if their mean ranks differ by more than the critical difference (Demšar, Journal of
+Machine Learning Research 7, 2006).
 """
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,21 +34,21 @@ METHODS = (*OURS, *OTHERS)
 
 @dataclass(frozen=True)
 class Ranks:
-    """Mean ranks of k methods over N tables; 1 is the best."""
+    """Mean ranks of k methods over N tables; rank 1 is the best."""
 
     methods: tuple[str, ...]
     tables: tuple[str, ...]
     mean: Floats  # (k,)
-    p: float  # of Friedman's test
-    difference: float  # critical, of Nemenyi's test at 5 %
+    p: float  # p-value of Friedman's test
+    difference: float  # critical difference of Nemenyi's test at 5 %
 
     def order(self) -> list[int]:
-        """Return the methods from best to worst."""
+        """Return the indices of the methods from best to worst."""
         return [int(i) for i in np.argsort(self.mean, kind="stable")]
 
 
 def ranks(methods: Sequence[str], tables: Sequence[str], scores: Floats) -> Ranks:
-    """Rank methods by scores (N, k), of which more is better.
+    """Rank methods by scores (N, k); higher scores are better.
 
     Examples
     --------
@@ -62,7 +64,7 @@ def ranks(methods: Sequence[str], tables: Sequence[str], scores: Floats) -> Rank
 
 
 class Results:
-    """Parts by table and method."""
+    """Results by table and method."""
 
     def __init__(self, parts: Iterable[Mapping[str, Any]]) -> None:
         self.cells: dict[tuple[str, str], Cell] = {}
@@ -74,17 +76,17 @@ class Results:
         return self.cells.get((table, method), {})
 
     def values(self, table: str, method: str, key: str, splits: Iterable[int] | None = None) -> list[float]:
-        """Return one score, or a number beside the scores, of every split that did not fail."""
+        """Return one score, or another recorded number, for every split that did not fail."""
         of = self.cell(table, method)
         done = [of[s] for s in sorted(of if splits is None else splits) if "failed" not in of[s]]
         return [float(part["scores"][key] if key in part["scores"] else part[key]) for part in done if _has(part, key)]
 
     def mean(self, table: str, method: str, key: str) -> float:
-        """Return the mean over splits, or nan."""
+        """Return the mean over splits, or nan if there are none."""
         return float(np.mean(found)) if (found := self.values(table, method, key)) else math.nan
 
-    def shared(self, methods: Sequence[str]) -> "Results":
-        """Keep the splits of a table that all of these methods have that were run there: means of the same rows."""
+    def restrict(self, methods: Sequence[str]) -> "Results":
+        """Return the results on common splits: for each table, those of all given methods that were run on it."""
         kept = []
         for table in {table for table, _ in self.cells}:
             have = [set(cell) for method in methods if (cell := self.cell(table, method))]
@@ -107,12 +109,12 @@ class Results:
         return ranks(methods, tables, scores)
 
     def best(self, table: str) -> tuple[str, float]:
-        """Return the method of the highest log-likelihood of a table."""
+        """Return the method with the highest log-likelihood on a table, with its value."""
         found = {m: value for m in METHODS if not math.isnan(value := self.mean(table, m, "log_likelihood"))}
         return max(found.items(), key=lambda one: one[1])
 
     def seconds(self, table: str, method: str) -> float:
-        """Return mean seconds of the processor of fit and predictions."""
+        """Return the mean CPU seconds of fit and predictions."""
         return self.mean(table, method, "processor_seconds")
 
 
@@ -120,8 +122,8 @@ def _has(part: Mapping[str, Any], key: str) -> bool:
     return key in part["scores"] or key in part
 
 
-def dominated(results: Results) -> dict[str, list[str]]:
-    """Return, for each method, those that are better and cheaper on every table that both have, at least three."""
+def find_dominated(results: Results) -> dict[str, list[str]]:
+    """Return for each method those that are better and faster on all common tables, if there are at least three."""
     found: dict[str, list[str]] = {}
     for a in METHODS:
         for b in METHODS:
@@ -141,7 +143,7 @@ def dominated(results: Results) -> dict[str, list[str]]:
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, numbers to the right."""
+    """Return a table in Markdown, with numbers aligned to the right."""
     lines = ["| " + " | ".join(head) + " |", "|" + "|".join([":--", *["--:"] * (len(head) - 1)]) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -151,7 +153,7 @@ def number(value: float, digits: int = 3) -> str:
     return "" if math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
-def measured(values: Sequence[float], show: Callable[[float], str]) -> str:
+def format_mean(values: Sequence[float], show: Callable[[float], str]) -> str:
     """Return a mean and its standard error over splits, if there are several."""
     if len(values) < 2:
         return show(values[0])
@@ -159,22 +161,24 @@ def measured(values: Sequence[float], show: Callable[[float], str]) -> str:
 
 
 def significant(value: float) -> str:
-    """Return three digits that count."""
+    """Return a number with three significant digits."""
     return f"{value:.3g}".replace("-", "−")
 
 
 def matrix(results: Results, tables: Sequence[str], key: str, show: Callable[[float], str], published: bool) -> str:
-    """Return methods by tables; the best of those run here is bold where more is better."""
+    """Return a table of methods by data sets; for the log-likelihood the best method that was run is bold."""
     tops = {table: results.best(table)[0] for table in tables}
     rows = []
     for method in METHODS:
         cells = []
         for table in tables:
             if found := results.values(table, method, key):
-                text = measured(found, show)
+                text = format_mean(found, show)
                 cells.append(f"**{text}**" if key == "log_likelihood" and tops[table] == method else text)
+            elif results.cell(table, method):
+                cells.append("failed")
             else:
-                cells.append("failed" if results.cell(table, method) else "–" if left_out(table, method) else "")
+                cells.append("–" if left_out(table, method) else "")
         if any(cells):
             rows.append([method, *cells])
     if published:
@@ -188,9 +192,10 @@ def matrix(results: Results, tables: Sequence[str], key: str, show: Callable[[fl
 
 
 def overview(results: Results, tables: Sequence[str]) -> str:
-    """Return a line for each method: how far behind the best, how calibrated, and what it costs beside `depth`."""
+    """Return one line for each method: distance to the best, calibration, and cost relative to `depth`."""
     above = {table: results.best(table)[1] for table in tables}
-    worse, rows = dominated(results), []
+    worse = find_dominated(results)
+    rows = []
     for method in METHODS:
         own = [t for t in tables if results.values(t, method, "mib")]
         if not own:
@@ -224,9 +229,9 @@ def _average(values: Any) -> float:
 
 
 def ranking(found: Ranks) -> str:
-    """Return mean ranks, what they are of, and what was tested."""
+    """Return the mean ranks with their methods, data sets and tests."""
     if len(found.methods) < 3:
-        return "Fewer than three methods were run on all of these tables."
+        return "Fewer than three methods were run on all of these data sets."
     rows = [[found.methods[i], number(found.mean[i], 2)] for i in found.order()]
     return (
         f"{len(found.methods)} methods on {len(found.tables)} tables ({', '.join(found.tables)}). Friedman's test: "
@@ -235,8 +240,8 @@ def ranking(found: Ranks) -> str:
     )
 
 
-def beside_published(results: Results, tables: Sequence[str]) -> Ranks:
-    """Rank methods of here and published columns together, those that have all of these tables."""
+def rank_with_published(results: Results, tables: Sequence[str]) -> Ranks:
+    """Rank the methods and the published columns that have results on all of these tables."""
     known = json.loads(PUBLISHED.read_text())["columns"]
     columns = {
         f"{n} ({c['source']})": c["log_likelihood"] for n, c in known.items() if set(tables) <= set(c["log_likelihood"])
@@ -254,18 +259,23 @@ def beside_published(results: Results, tables: Sequence[str]) -> Ranks:
 
 
 def failures(results: Results) -> str:
-    """Return what failed, and why."""
+    """Return the list of failures with their reasons."""
     lines = [
-        f"- {table}, {method}, split {split}: {part['failed']}"
+        f"- {table}, {method}, split {split}: {_reason(part['failed'])}"
         for (table, method), cell in sorted(results.cells.items())
         for split, part in sorted(cell.items())
         if "failed" in part
     ]
-    return "\n".join(lines) or "None failed."
+    return "\n".join(lines) or "No failures."
+
+
+def _reason(text: str) -> str:
+    """Return the reason of a failure; recorded results of earlier versions have another wording of the time limit."""
+    return re.sub(r"^(stopped after [\d,]+) seconds of the processor$", r"\1 CPU seconds", text)
 
 
 def counts(results: Results, tables: Sequence[str]) -> str:
-    """Return how many splits were run of how many methods."""
+    """Return the number of methods and splits for each table."""
     told = []
     for table in tables:
         splits = [len(results.cell(table, m)) for m in METHODS if results.cell(table, m)]
@@ -282,17 +292,19 @@ def colour(method: str) -> str:
 
     if method in FAMILIES:
         return canvas.BLUE
-    return canvas.RUST if method in OTHERS else canvas.OCHRE if method in PLAIN else canvas.GREEN
+    if method in OTHERS:
+        return canvas.RUST
+    return canvas.OCHRE if method in PLAIN else canvas.GREEN
 
 
-def picture_of_ranks(found: Ranks) -> str:
-    """Draw mean ranks with bars of the critical difference: methods differ whose bars do not touch."""
+def draw_ranks(found: Ranks) -> str:
+    """Draw mean ranks with bars of the critical difference; methods differ if their bars do not overlap."""
     from fathomless import plots
     from fathomless.plots import canvas
 
     order = found.order()
     page, ax = plots.figure(5.6, 0.6 + 0.19 * len(order))
-    canvas.start(ax, "Mean ranks by log-likelihood", "mean rank, 1 is the best", "")
+    canvas.start(ax, "Mean ranks by log-likelihood", "mean rank (1 is the best)", "")
     for height, i in enumerate(order):
         ends = found.mean[i] - found.difference / 2, found.mean[i] + found.difference / 2
         ax.plot(ends, (height, height), color=canvas.INK, linewidth=1.2)
@@ -303,13 +315,13 @@ def picture_of_ranks(found: Ranks) -> str:
     return plots.svg(page, "ranks")
 
 
-def picture_of_cost(results: Results, found: Ranks) -> str:
-    """Draw mean ranks over seconds of the processor, of the tables where a method did not fail."""
+def draw_cost(results: Results, found: Ranks) -> str:
+    """Draw mean ranks by CPU seconds, over the tables on which a method did not fail."""
     from fathomless import plots
     from fathomless.plots import canvas
 
     page, ax = plots.figure(5.6, 4.2)
-    canvas.start(ax, "What a rank costs", "seconds of the processor, geometric mean", "mean rank")
+    canvas.start(ax, "Mean rank and computation time", "CPU seconds (geometric mean)", "mean rank")
     spots = []
     for method, rank in zip(found.methods, found.mean, strict=True):
         taken = [s for t in found.tables if not math.isnan(s := results.seconds(t, method))]
@@ -321,19 +333,19 @@ def picture_of_cost(results: Results, found: Ranks) -> str:
     page.canvas.draw()
     taken_up = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(spots)]
     for method, spot in zip(found.methods, spots, strict=True):
-        taken_up.append(_named(ax, method, spot, taken_up))
+        taken_up.append(_place_label(ax, method, spot, taken_up))
     return plots.svg(page, "cost")
 
 
-def _named(ax: Axes, text: str, spot: tuple[float, float], taken_up: Sequence[Bbox]) -> Bbox:
-    """Write a name beside its spot, where it covers as little as possible of what is there."""
+def _place_label(ax: Axes, text: str, spot: tuple[float, float], taken_up: Sequence[Bbox]) -> Bbox:
+    """Write a name next to its point, at the position with the least overlap."""
     from fathomless.plots import canvas
 
     sides = [(6, 0), (-6, 0), (5, 5), (5, -5), (-5, 5), (-5, -5), (0, 7), (0, -7)]
     tried = []
     for x, y in sides:
-        across = "left" if x > 0 else "right" if x < 0 else "center"
-        upright = "bottom" if y > 0 else "top" if y < 0 else "center"
+        across = {1: "left", 0: "center", -1: "right"}[int(np.sign(x))]
+        upright = {1: "bottom", 0: "center", -1: "top"}[int(np.sign(y))]
         note = ax.annotate(text, spot, (x, y), textcoords="offset points", ha=across, va=upright)
         note.set(fontsize=7, color=canvas.INK)
         box = note.get_window_extent()
@@ -349,10 +361,10 @@ def _named(ax: Axes, text: str, spot: tuple[float, float], taken_up: Sequence[Bb
 
 
 def write(path: Path) -> None:
-    """Fill the generated parts of the page, and draw its pictures."""
+    """Fill the generated parts of the page, and draw its figures."""
     machines, parts = read(path)
-    every = [m for m in METHODS if m not in ("gp", "graph", "depth-hmc")]  # those are not for all tables
-    results = Results(parts).shared(every)
+    every = [m for m in METHODS if m not in ("gp", "graph", "depth-hmc")]  # these are not run on all tables
+    results = Results(parts).restrict(every)
     begun = [t for t in (*UCI, *CLASSES) if results.cell(t, "depth")]
     first = results.rank(results.run(every, begun), begun)
     numbers, classes = ([t for t in begun if (t in CLASSES) == kind] for kind in (False, True))
@@ -360,7 +372,7 @@ def write(path: Path) -> None:
         "counts": counts(results, begun),
         "overview": overview(results, begun),
         "ranks": ranking(first),
-        "published": ranking(beside_published(results, [t for t in begun if t in UCI])),
+        "published": ranking(rank_with_published(results, [t for t in begun if t in UCI])),
         "numbers": matrix(results, numbers, "log_likelihood", number, True),
         "classes": matrix(results, classes, "log_likelihood", number, False),
         "rmse": matrix(results, numbers, "rmse", significant, True),
@@ -372,35 +384,37 @@ def write(path: Path) -> None:
         "mib": matrix(results, begun, "mib", lambda value: f"{value:.0f}", False),
         "failed": failures(results),
         "sources": "\n".join(f"- {k}: {v}." for k, v in json.loads(PUBLISHED.read_text())["sources"].items()),
-        "machines": "\n".join(f"- {_machine(machine)}" for machine in machines),
+        "machines": "\n".join(f"- {_describe(machine)}" for machine in machines),
     }
-    PAGE.write_text(filled(PAGE.read_text(), blocks))
-    for name, drawn in (("ranks", picture_of_ranks(first)), ("cost", picture_of_cost(results, first))):
+    PAGE.write_text(fill(PAGE.read_text(), blocks))
+    for name, drawn in (("ranks", draw_ranks(first)), ("cost", draw_cost(results, first))):
         PAGE.with_name(f"families-{name}.svg").write_text(drawn + "\n")
 
 
-def filled(text: str, blocks: Mapping[str, str]) -> str:
-    """Put blocks in their places, each between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+def fill(text: str, blocks: Mapping[str, str]) -> str:
+    """Insert blocks between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 
     Raises
     ------
     ValueError
-        If a place is missing.
+        If the marks of a block are missing.
 
     Examples
     --------
-    >>> filled("a <!-- begin b -->old<!-- end b --> c", {"b": "new"}).split()
+    >>> fill("a <!-- begin b -->old<!-- end b --> c", {"b": "new"}).split()
     ['a', '<!--', 'begin', 'b', '-->', 'new', '<!--', 'end', 'b', '-->', 'c']
     """
     for name, block in blocks.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         if not 0 <= text.find(begin) < text.find(end):
-            raise ValueError(f"the page lacks {begin} or {end}; write both where the block belongs")
+            raise ValueError(f"the page lacks {begin} or {end}; add both marks at the place of the block")
         head, rest = text.split(begin)[0], text.split(end)[1]
         text = f"{head}{begin}\n\n{block}\n\n{end}{rest}"
     return text
 
 
-def _machine(told: Mapping[str, Any]) -> str:
+def _describe(told: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in told["versions"].items())
-    return f"{told['cores']} cores of an {told['processor']}, Python {told['python']}; {versions}; one thread a method"
+    return (
+        f"{told['cores']} cores of an {told['processor']}, Python {told['python']}; {versions}; one thread per method"
+    )

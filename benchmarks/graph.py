@@ -1,12 +1,13 @@
-"""Infinite networks: milliseconds of every move, compiled and by NumPy over rows, and what compiling costs.
+"""Infinite networks: milliseconds of every move with compiled code and with NumPy, and seconds of compilation.
 
     python benchmarks/graph.py             moves at four sizes, then cold and cached compilation
     python benchmarks/graph.py moves       one of these
     python benchmarks/graph.py compiling
 
-Every move is timed on copies of one state, drawn from the model, by both engines in one process, on one thread; the
-mean without the slowest tenth counts, since moves take different paths. A sweep is what `GraphSampler.sweep` does:
-products of rows, edges, precisions, four births or deaths, both passes over activations, orders, hyperparameters.
+Every move is timed on copies of one state drawn from the model, with both engines in one process on one thread. The
+mean without the slowest tenth is reported, because the amount of work of a move varies. A sweep is that of
+`GraphSampler.sweep`: products of rows, edges, precisions, four births or deaths, both passes over activations, orders,
+and hyperparameters.
 """
 
 import os
@@ -29,7 +30,7 @@ HYPER = np.full((3, 2), 0.5)
 
 
 def network(observed: int, hidden: int, rows: int, links: int) -> State:
-    """Draw a state whose graph has about so many edges, with activations from above to below."""
+    """Draw a state whose graph has about `links` edges, with activations drawn from the top to the bottom."""
     generator = np.random.default_rng(0)
     units = observed + hidden
     prior = GraphPrior()
@@ -44,7 +45,8 @@ def network(observed: int, hidden: int, rows: int, links: int) -> State:
         state.edge[pairs[place]] = True
     table = state.edge[:units, :units]
     state.weight[:units, :units] = np.where(table, generator.normal(size=(units, units)), 0.0)
-    state.b[:units], state.rho[:units] = generator.normal(size=units), generator.gamma(2.0, 1.0, units)
+    state.b[:units] = generator.normal(size=units)
+    state.rho[:units] = generator.gamma(2.0, 1.0, units)
     for unit in range(units - 1, -1, -1):
         noise = generator.normal(size=rows) / np.sqrt(state.rho[unit])
         state.a[unit] = state.b[unit] + state.weight[:units, unit] @ state.u[:units] + noise
@@ -54,8 +56,8 @@ def network(observed: int, hidden: int, rows: int, links: int) -> State:
 
 
 def moves(of: Engine, rows: int) -> dict[str, tuple[int, Callable[[State, np.random.Generator], object]]]:
-    """Every move, and how often a sweep does it."""
-    cells = count_cells(rows)
+    """Return every move with the number of its uses in a sweep."""
+    cells = cells_for(rows)
 
     def edges(state: State, generator: np.random.Generator) -> object:
         return of.draw_edges(state, *of.compute_products(state), generator)
@@ -89,7 +91,9 @@ def table() -> None:
     print("milliseconds, compiled / NumPy")
     print(f"{'D, H, N, edges':<20}" + "".join(f"{name:>16}" for name in names) + f"{'a sweep':>18}{'ratio':>8}")
     for size in SIZES:
-        state, cells, sums = network(*size), [], []
+        state = network(*size)
+        cells = []
+        sums = []
         for of in engines:
             many = moves(of, size[2])
             times = {name: milliseconds(move, state, REPEATS[of.name]) for name, (_, move) in many.items()}
@@ -103,7 +107,7 @@ def table() -> None:
 
 
 def compiling() -> None:
-    """Seconds of the first sweep without a cache, and with one."""
+    """Print the seconds of the first sweep without and with a cache of compiled code."""
     code = (
         "import time; t = time.perf_counter(); from fathomless.families.graph.engine import engine; "
         "import sys; sys.path.insert(0, 'benchmarks'); import graph, numpy as np; of = engine('compiled'); "

@@ -1,14 +1,14 @@
-"""What the posterior of heads is worth, and what it costs: the same network with point, Laplace and Bayesian heads.
+"""Accuracy and cost of a posterior of the last layer: the same network with point, Laplace and conjugate heads.
 
     python benchmarks/heads.py                                                  all tables
-    python benchmarks/heads.py --tables power,protein --splits 0,1 --out FILE   some, kept as JSON lines
+    python benchmarks/heads.py --tables power,protein --splits 0,1 --out FILE   some tables, saved as JSON lines
 
-One network (``cv=1``) is trained once for each table and split; its heads, law over depth and noise are then found
-by each of the three ways. Printed are, of test rows that nothing saw: the mean log density (in nats, in units of the
-table), the standard error over rows of its difference to point heads, coverage of 90 % intervals (expected calibration
-error for classes), how far the worst row lies below the median one, and the seconds of the heads with what is decided
-anew, in per cent of those of the whole fit. The data come from the folder in FATHOMLESS_DATA; `made` is a function of
-8 of 12 columns with noise, 500,000 rows.
+For each table and split one network (``cv=1``) is trained; its heads, posterior over depth and noise are then fitted in
+each of the three ways. The output for the test rows is the mean log density (in nats, in units of the table), its gain
+over point heads with the standard error over rows, the coverage of 90 % intervals (for classification the expected
+calibration error), and the distance of the worst row below the median row. The time of the heads, including the new fit
+of posterior over depth and noise, is given in per cent of that of the whole fit. The data are read from the folder in
+FATHOMLESS_DATA; `made` is a generated table with 500,000 rows, a function of 8 of 12 columns plus noise.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from sklearn.model_selection import train_test_split
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.datasets import load
 from fathomless.data.frames import take
-from fathomless.estimators import last_layer, variational
+from fathomless.estimators import last_layer, strategies
 from fathomless.posterior.metrics import expected_calibration_error
 
 REGRESSION = ("yacht", "concrete", "wine_red", "kin8nm", "power", "naval", "protein", "made")
@@ -37,7 +37,7 @@ MADE = 500_000
 
 
 def table(name: str, split: int) -> tuple[Any, Any, Any, Any]:
-    """Return training and test columns and targets: the splits of the set if it has some, else a tenth at random."""
+    """Return X and y for training and test: a split of the data set, or else a random tenth for the test."""
     if name == "made":
         rng = np.random.default_rng(split)
         X = rng.normal(size=(MADE + 50_000, 12)).astype(np.float32)
@@ -45,7 +45,8 @@ def table(name: str, split: int) -> tuple[Any, Any, Any, Any]:
         y = y + 0.3 * rng.normal(size=len(y))
         return X[:MADE], y[:MADE], X[MADE:], y[MADE:]
     data = load(name)
-    X, y = data.X, np.asarray(data.y)
+    X = data.X
+    y = np.asarray(data.y)
     if len(data.splits) > split:
         train, test = data.splits[split]
     else:
@@ -57,13 +58,13 @@ def table(name: str, split: int) -> tuple[Any, Any, Any, Any]:
 
 
 class Timed:
-    """A function, and the seconds that it took."""
+    """Function that measures the seconds spent in its calls."""
 
     def __init__(self, function: Any) -> None:
         self.function, self.seconds = function, 0.0
 
     def __call__(self, *given: Any, **options: Any) -> Any:
-        """Call it."""
+        """Call the function."""
         began = time.perf_counter()
         try:
             return self.function(*given, **options)
@@ -71,22 +72,23 @@ class Timed:
             self.seconds += time.perf_counter() - began
 
 
-#: What finds the heads and decides anew, in place of the function of the estimators.
+#: Timed version of the function that fits the heads; it replaces the function that the estimators call.
 HEADS = Timed(last_layer.fit_heads_out_of_fold)
-setattr(variational, "heads_by_rows", HEADS)  # noqa: B010
+setattr(strategies, "fit_heads_out_of_fold", HEADS)  # noqa: B010
 
 
 def score(name: str, split: int, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Fit the same network with each kind of head, and score it."""
+    """Fit the same network with each kind of head and score it."""
     X, y, Xt, yt = table(name, split)
     found: list[dict[str, Any]] = []
     first = None
-    for head in ("point", "laplace", "bayes"):
-        if head == "bayes" and name in CLASSES:
+    for head in ("point", "laplace", "conjugate"):
+        if head == "conjugate" and name in CLASSES:
             continue
         kind = UnboundedDepthRegressor if name in REGRESSION else UnboundedDepthClassifier
         given = {"cv": 1, "random_state": split, **options, "last_layer": head}
-        HEADS.seconds, began = 0.0, time.perf_counter()
+        HEADS.seconds = 0.0
+        began = time.perf_counter()
         fitted = kind(**given).fit(X, y)
         seconds = time.perf_counter() - began
         began = time.perf_counter()
@@ -125,7 +127,7 @@ def score(name: str, split: int, options: dict[str, Any]) -> list[dict[str, Any]
 def line(one: dict[str, Any]) -> str:
     """Return one line of the table."""
     return (
-        f"{one['table']:26} {one['rows']:7,} {one['split']:2}  {one['head']:8} log-lik. {one['log_likelihood']:8.4f}  "
+        f"{one['table']:26} {one['rows']:7,} {one['split']:2}  {one['head']:9} log-lik. {one['log_likelihood']:8.4f}  "
         f"gain {one['gain']:+8.4f} ± {one['error']:.4f}  cover/ECE {one['calibration']:.3f}  "
         f"worst {one['worst']:5.1f}  weights {100.0 * one['weights']:5.2f} %  "
         f"fit {one['seconds']:6.1f} s, heads {one['share']:4.1f} %, "
@@ -134,26 +136,26 @@ def line(one: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tables", default=",".join((*REGRESSION, *CLASSES)))
     parser.add_argument("--splits", default="0")
-    parser.add_argument("--options", default="{}", help="JSON, of the estimators")
+    parser.add_argument("--options", default="{}", help="options of the estimators, as JSON")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a file of JSON lines")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
     print(
-        f"{platform.machine()}, {asked.threads} thread(s), Python {platform.python_version()}, torch "
-        f"{torch.__version__}, scikit-learn {sklearn.__version__}; seed of a fit: its split; options {asked.options}"
+        f"{platform.machine()}, {args.threads} thread(s), Python {platform.python_version()}, torch "
+        f"{torch.__version__}, scikit-learn {sklearn.__version__}; seed of a fit: its split; options {args.options}"
     )
-    for name in asked.tables.split(","):
-        for split in map(int, asked.splits.split(",")):
-            for one in score(name, split, json.loads(asked.options)):
+    for name in args.tables.split(","):
+        for split in map(int, args.splits.split(",")):
+            for one in score(name, split, json.loads(args.options)):
                 print(line(one), flush=True)
-                if asked.out:
-                    with asked.out.open("a") as file:
+                if args.out:
+                    with args.out.open("a") as file:
                         file.write(json.dumps(one) + "\n")
 
 

@@ -1,15 +1,16 @@
-"""A manifold of the weights of a large network: what its decoders cost, and what they give.
+"""Weight manifold of a large network: accuracy and cost of the decoders.
 
     python benchmarks/large_manifolds.py                        all decoders, one after another
     python benchmarks/large_manifolds.py --decoders linear,chunks --rows 2000 --steps 400
 
-A convolutional network of a million weights tells ten kinds of images (CIFAR-10, halved in size, from the folder in
-FATHOMLESS_DATA; some of the training images, 2,000 test images). Twenty networks are snapshots of one trajectory. Then
-a decoder is learned, and the posterior over its latent space found, with each kind of decoder: principal components
-("linear"), one map ("whole"), a map of each layer, one map of all pieces of weights ("chunks"). Printed are the numbers
-of the decoder and the bytes of all that is saved, what it leaves of the candidates' weights, seconds, the peak of
-memory so far; of test images accuracy, mean log density and calibration error; mean log densities of training images
-under the snapshots and under what the decoder makes of them, and of images that no snapshot saw, under all snapshots.
+A convolutional network with a million weights classifies ten classes of images (CIFAR-10, halved in size, from the
+folder in FATHOMLESS_DATA; a part of the training images, 2,000 test images). Twenty networks are snapshots of one
+trajectory. Then a decoder is trained and the posterior over its latent space is fitted, with each kind of decoder:
+principal components ("linear"), one map ("whole"), one map for each layer ("layers"), and one map for all chunks of
+weights ("chunks"). The output is the number of parameters of the decoder, the size of the saved folder, the share of
+the variance of the candidates' weights that the decoder does not explain, the seconds, and the peak memory so far. For
+the test images it has accuracy, mean log density and calibration error. Mean log densities of training images are given
+for the snapshots and for the decoded snapshots, and that of held-out images for all snapshots.
 """
 
 import argparse
@@ -37,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def network(inputs: int, outputs: int) -> nn.Module:
-    """Build three convolutions and three linear maps, for images of 3 x 16 x 16."""
+    """Return a network of three convolutions and three linear maps for images of 3 x 16 x 16."""
     assert inputs == 3 * 16 * 16
     return nn.Sequential(
         nn.Unflatten(1, (3, 16, 16)),
@@ -52,7 +53,7 @@ def network(inputs: int, outputs: int) -> nn.Module:
 
 
 def images(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return training and test images as rows of 768 numbers, and their kinds."""
+    """Return training and test images as rows of 768 numbers, with their classes."""
     data = load("cifar10")
     train, test = data.splits[0]
 
@@ -65,8 +66,8 @@ def images(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return halved(some), np.asarray(data.y)[some], halved(held), np.asarray(data.y)[held]
 
 
-def scored(p: np.ndarray, y: np.ndarray) -> str:
-    """Say accuracy, mean log density and calibration error of probabilities (N, K)."""
+def format_scores(p: np.ndarray, y: np.ndarray) -> str:
+    """Return accuracy, mean log density and calibration error of probabilities (N, K) as text."""
     log_p = np.log(p[np.arange(len(y)), y])
     ece = float(expected_calibration_error(y, p))
     error = log_p.std() / len(y) ** 0.5
@@ -74,32 +75,32 @@ def scored(p: np.ndarray, y: np.ndarray) -> str:
 
 
 def bytes_of(folder: Path) -> int:
-    """Return the size of a folder."""
+    """Return the size of a folder in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*"))
 
 
 def main() -> None:
-    """Fit every kind of decoder and print what was found."""
+    """Fit every kind of decoder and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--decoders", default=",".join(KINDS))
     parser.add_argument("--rows", type=int, default=5000)
-    parser.add_argument("--steps", type=int, default=2000, help="of the trajectory")
+    parser.add_argument("--steps", type=int, default=2000, help="number of steps of the trajectory")
     parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")
-    x, y, test, truth = images(asked.rows)
+    x, y, test, truth = images(args.rows)
     print(f"{sum(p.numel() for p in network(768, 10).parameters()):,} weights, {len(x):,} images", flush=True)
-    for name in asked.decoders.split(","):
+    for name in args.decoders.split(","):
         marks: list[float] = []
         begin = time.perf_counter()
         fitted = ProjectedBayesClassifier(
             architecture=network,
             candidates=20,
             snapshots=20,
-            candidate_steps=asked.steps,
+            candidate_steps=args.steps,
             candidate_rate=1e-3,
-            weight_prior=1.0,  # with the default, 1/√fan-in, a million weights pay more than 5,000 images can
+            weight_prior=1.0,  # with the default, 1/√fan-in, the prior of a million weights outweighs 5,000 images
             latent_dim=5,
             decoder_steps=200,
             components=4,
@@ -115,18 +116,19 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             size = bytes_of(Path(fitted.save(Path(folder) / "model")))
         numbers = sum(p.numel() for p in fitted.model_.decoder.parameters())
-        gate, peak = fitted.decoder_gate_, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        gate = fitted.decoder_gate_
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
-            f"{name}: decoder of {numbers:,} numbers, {size / 2**20:.0f} MiB saved, "
-            f"leaves {gate['reconstruction']:.3f} of the weights' variance; "
-            f"{candidates - begin:.0f} s to the first round of the decoder, {decoder - candidates:.0f} s for it, "
+            f"{name}: decoder with {numbers:,} parameters, {size / 2**20:.0f} MiB saved, "
+            f"unexplained share of the variance of the weights {gate['reconstruction']:.3f}; "
+            f"{candidates - begin:.0f} s to the first round of the decoder, {decoder - candidates:.0f} s for that, "
             f"{done - decoder:.0f} s for the posterior; peak {peak:.1f} GiB",
             flush=True,
         )
-        print(f"  {scored(np.asarray(fitted.predict_proba(test)), truth)}", flush=True)
+        print(f"  {format_scores(np.asarray(fitted.predict_proba(test)), truth)}", flush=True)
         print(
             f"  training log density of candidates {gate['of_candidates']:.3f}, decoded {gate['log_likelihood']:.3f}; "
-            f"of images that no snapshot saw {fitted.validation_score_:.3f}",
+            f"held-out log density {fitted.validation_score_:.3f}",
             flush=True,
         )
 

@@ -1,11 +1,11 @@
-"""Peak memory against the number of rows: streamed from files, and in memory.
+"""Peak memory by the number of rows, for tables streamed from files and tables in memory.
 
     python benchmarks/memory.py                   100,000 and 1,000,000 rows of 20 columns
     python benchmarks/memory.py 100000 4000000    other numbers of rows
 
-Tables of noise are written in pieces, as .npy in double and single precision and as Parquet. Each line is a process of
-its own, and its peak is the largest resident size that Linux saw of it (VmHWM; ru_maxrss would begin with that of the
-process that started it). Fits are of one epoch.
+Tables of noise are written in chunks, as .npy in double and single precision and as Parquet. Each line is a separate
+process; its peak is the largest resident size on Linux (VmHWM; ru_maxrss would start at that of the parent process).
+Fits have one epoch.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from fathomless.app import cli
 from fathomless.data import streams
 
 COLUMNS, PIECE = 20, 50_000
-IN_MEMORY = 1_000_000  # rows up to which the fit in memory is shown beside
+IN_MEMORY = 1_000_000  # largest number of rows of the fit in memory
 
 
 def write(folder: Path, rows: int) -> None:
-    """Write one table in all formats, a piece at a time."""
+    """Write one table in all formats, in chunks of rows."""
     names = [*(f"x{i}" for i in range(COLUMNS)), "y"]
     kinds = {"double": np.float64, "single": np.float32}
     X = {k: np.lib.format.open_memmap(folder / f"{k}.npy", "w+", t, (rows, COLUMNS)) for k, t in kinds.items()}
@@ -63,7 +63,7 @@ def fit_memory(folder: Path) -> None:
 
 
 def predict_arrays(folder: Path, kind: str) -> None:
-    """Predict a mapped array; the answers are in the peak: 8 bytes a row, and as much again while they are joined."""
+    """Predict a mapped array; the peak includes the predictions, 8 bytes per row, twice during concatenation."""
     X = np.load(folder / f"{kind}.npy", mmap_mode="r")
     few = regressor().fit(np.array(X[:50]), np.array(X[:50, 0]))
     few.predict(X)
@@ -85,8 +85,8 @@ TASKS: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
-def measured(folder: Path, task: str) -> int:
-    """Run a task in a process of its own; return its peak in MiB."""
+def measure_peak(folder: Path, task: str) -> int:
+    """Run a task in a separate process; return its peak memory in MiB."""
     done = subprocess.run(
         [sys.executable, __file__, "--task", task, "--folder", str(folder)], capture_output=True, text=True, check=True
     )
@@ -98,23 +98,23 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", type=int, default=[100_000, 1_000_000])
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.task:
+    args = parser.parse_args()
+    if args.task:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        if given.task != "imports alone":
-            TASKS[given.task][1](given.folder)
+        if args.task != "imports alone":
+            TASKS[args.task][1](args.folder)
         print(int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024)
         return
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread, {COLUMNS} columns")
     print(f"{'':<38}{'rows':>10}{'file':>12}{'peak':>12}")
-    print(f"{'imports alone':<48}{'':>12}{measured(Path(), 'imports alone'):>8} MiB")
-    for rows in given.rows:
+    print(f"{'imports alone':<48}{'':>12}{measure_peak(Path(), 'imports alone'):>8} MiB")
+    for rows in args.rows:
         with tempfile.TemporaryDirectory() as name:
             write(Path(name), rows)
             for task, (file, _) in TASKS.items():
                 if task != "fit, in memory" or rows <= IN_MEMORY:
-                    peak = measured(Path(name), task)
+                    peak = measure_peak(Path(name), task)
                     size = (Path(name) / file).stat().st_size / 2**20
                     print(f"{task:<38}{rows:>10,}{size:>8.0f} MiB{peak:>8} MiB", flush=True)
 

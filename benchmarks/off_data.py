@@ -1,14 +1,14 @@
-"""Doubt where there are no data, of every default and of sampled weights: far away, in a gap, around a spiral.
+"""Uncertainty away from the data for all defaults and for sampled weights: far away, in a gap, and around a spiral.
 
     python benchmarks/off_data.py                     all three
-    python benchmarks/off_data.py far gap spiral      some
+    python benchmarks/off_data.py far gap spiral      some of them
 
-far: 300 rows of diabetes. Rows at 0, 2, 4 and 8 standard deviations from the mean, in 200 random directions: the
-standard deviation of what networks say, without noise, in those of the target (median over directions).
-gap: the cosine with a gap of the experiment `paths` (40 rows, noise learned), beside a Gaussian process: log densities
-and coverage of 95 % intervals of new points among the data, in the gap, outside.
-spiral: ten quarter turns, 400 points: the share of the plane, in a square twice as wide, where a class has
-more than 0.99, and mean entropy (nats) there and among the points.
+far: 300 rows of diabetes. At 0, 2, 4 and 8 standard deviations from the mean, in 200 random directions, the output is
+the standard deviation of the networks' outputs, without noise, in standard deviations of the target (median over
+directions). gap: the cosine with a gap of the experiment `paths` (40 rows, noise learned), compared with a Gaussian
+process. The output is log density and coverage of 95 % intervals for new points near the data, in the gap, and outside.
+spiral: ten quarter turns, 400 points. The output is the share of the plane outside the spiral, in a square twice as
+wide, where a class has probability above 0.99, and the mean entropy (nats) there and at the points.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from fathomless.data.datasets import spiral
 
 sys.path.append(str(Path(__file__).parents[1]))  # the experiments of this clone
 from experiments.gaussian_process import gaussian_process
-from experiments.paths import TOYS, scored
+from experiments.paths import TOYS, score_regions
 
 #: Class and options of every column.
 KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -50,7 +50,7 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 def estimators(task: str) -> dict[str, Any]:
-    """Build every estimator, or leave out what the task does not have."""
+    """Return every estimator that the task supports."""
     kinds = {name: (getattr(fathomless, family + task), options) for name, (family, options) in KINDS.items()}
     if task == "Classifier":
         kinds.pop("depth, last_layer=conjugate")
@@ -58,13 +58,13 @@ def estimators(task: str) -> dict[str, Any]:
 
 
 def far() -> None:
-    """Print the doubt at several distances."""
+    """Print the uncertainty at several distances."""
     X, y = load_diabetes(return_X_y=True, scaled=False)
     X = (X - X.mean(0)) / X.std(0)
     order = np.random.default_rng(0).permutation(len(X))[:300]
     directions = np.random.default_rng(1).normal(size=(200, X.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    print("doubt without noise at 0, 2, 4, 8 standard deviations from the mean, in those of the target")
+    print("standard deviation without noise, in units of that of y, at 0, 2, 4, 8 standard deviations from the mean")
     for name, estimator in estimators("Regressor").items():
         began = time.perf_counter()
         estimator.fit(X[order], y[order])
@@ -76,10 +76,10 @@ def far() -> None:
 
 
 def gap() -> None:
-    """Print scores among the data, in the gap, and outside."""
+    """Print scores near the data, in the gap, and outside."""
     toy = TOYS["cosine"]
     X, y = toy.sample(40, 0)
-    print("cosine with a gap, 40 rows; log density and coverage of 95 % among the data, in the gap, outside")
+    print("cosine with a gap, 40 rows; log density and coverage of 95 % intervals near the data, in the gap, outside")
     kinds: dict[str, Any] = {"Gaussian process": None, **estimators("Regressor")}
     for name, estimator in kinds.items():
         if estimator is None:
@@ -90,20 +90,18 @@ def gap() -> None:
             def predict(at: Any, estimator: Any = estimator) -> Any:
                 return estimator.predict_dist(at[:, None])
 
-        told = scored(predict, toy, 0)
+        told = score_regions(predict, toy, 0)
         parts = (f"{-told[f'{part}/nll']:8.2f} {told[f'{part}/coverage']:5.2f}" for part in ("data", "gap", "outside"))
         print(f"  {name:20}", "  ".join(parts), flush=True)
 
 
 def around() -> None:
-    """Print how sure classifiers are around a spiral."""
+    """Print the confidence of classifiers around a spiral."""
     X, y = spiral(400, 10.0, 0)
     line = np.linspace(-2.0, 2.0, 61) * np.abs(X).max()
     plane = np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
     outside = np.linalg.norm(plane, axis=1) > 1.1 * np.linalg.norm(X, axis=1).max()
-    print(
-        "spiral: share of the plane outside with a class above 0.99, entropy there, entropy among the points, accuracy"
-    )
+    print("spiral: share of the plane outside with a class above 0.99, entropy there, entropy at the points, accuracy")
     for name, estimator in estimators("Classifier").items():
         began = time.perf_counter()
         estimator.fit(X, y)
@@ -118,9 +116,9 @@ def around() -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="far, gap, spiral; all of them if nothing is named")
+    parser.add_argument("what", nargs="*", help="far, gap, spiral; all by default")
     asked = parser.parse_args().what or ["far", "gap", "spiral"]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,15 +1,15 @@
-"""Speed, accuracy and calibration beside peers that do the nearest job, on the same rows, as one table.
+"""Speed, accuracy and calibration compared with similar methods of other libraries on the same rows.
 
-    python benchmarks/peers.py                       all sets
+    python benchmarks/peers.py                       all data sets
     python benchmarks/peers.py --sets spambase --splits 1 --out peers.json
 
-The peers are networks of one depth, chosen before: a plain PyTorch loop over a DataLoader, skorch, scikit-learn's MLP,
-and this library's own baselines. Every network has layers of 64 rectified units and Adam at the same rate; plain
-networks have three layers and stop early on a tenth of the training rows, as fathomless does. Peers see columns that
-were standardised with the training rows. Seconds are CPU seconds of one thread, as a ratio to the plain loop's in the
-same run; log-likelihoods are in nats per test row (of the standardised target), where a peer that gives no density gets
-a Gaussian with the residual error of its held-out rows. ± is a standard error over splits. skorch is in the extra
-``bench``.
+The other methods are networks of fixed depth: a plain PyTorch loop over a DataLoader, skorch, scikit-learn's MLP, and
+the baselines of this library. Every network has layers of 64 rectified units and Adam with the same learning rate.
+Plain networks have three layers and early stopping on a tenth of the training rows, as fathomless has. Columns are
+standardised with the training rows. Times are CPU seconds of one thread, as a ratio to those of the plain loop in the
+same run. Log-likelihoods are in nats per test row, for the standardised target. A method without a density gets a
+Gaussian whose standard deviation is the error on its held-out rows. ± is a standard error over splits. skorch is in the
+extra ``bench``.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SETS = ("spambase", "magic_telescope", "wine_red", "concrete", "kin8nm")
 
 @dataclass
 class Score:
-    """One model on one split."""
+    """Scores of one model on one split."""
 
     log_likelihood: float
     error: float  # accuracy or RMSE
@@ -66,14 +66,16 @@ def objective(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(f[:, 0], y) if y.is_floating_point() else F.cross_entropy(f, y)
 
 
-def plain(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
-    """Train by the loop that everyone writes: a DataLoader, Adam, early stopping."""
+def fit_plain(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
+    """Train with a plain loop: a DataLoader, Adam and early stopping."""
     torch.manual_seed(seed)
     x, target = torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(y)
     kept, held = train_test_split(np.arange(len(y)), test_size=0.1, random_state=seed)
     net = network(X.shape[1], classes or 1)
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
-    best, since, state = float("inf"), 0, copy.deepcopy(net.state_dict())
+    best = float("inf")
+    since = 0
+    state = copy.deepcopy(net.state_dict())
     loader = DataLoader(TensorDataset(x[kept], target[kept]), batch_size=256, shuffle=True)
     for _ in range(EPOCHS):
         for batch, label in loader:
@@ -89,7 +91,7 @@ def plain(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Arra
     return lambda new: net(torch.as_tensor(new, dtype=torch.float32)).detach()
 
 
-def skorched(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
+def fit_skorch(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
     from skorch import NeuralNet
     from skorch.callbacks import EarlyStopping
     from skorch.dataset import ValidSplit
@@ -114,7 +116,7 @@ def skorched(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], A
     return lambda new: torch.as_tensor(net.forward(np.asarray(new, dtype=np.float32)))
 
 
-def multilayer(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
+def fit_mlp(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
     kind = MLPClassifier if classes else MLPRegressor
     net = kind(
         hidden_layer_sizes=(WIDTH,) * 3,
@@ -128,7 +130,7 @@ def multilayer(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array],
     return lambda new: torch.as_tensor(net.predict(new))[:, None]
 
 
-POINT = {"plain loop": plain, "skorch": skorched, "scikit-learn MLP": multilayer}
+POINT = {"plain loop": fit_plain, "skorch": fit_skorch, "scikit-learn MLP": fit_mlp}
 OURS: dict[str, dict[str, Any]] = {
     "fathomless": {"learning_rate": RATE},
     "fathomless, 5 restarts averaged": {"learning_rate": RATE, "n_restarts": Restarts(count=5, keep="average")},
@@ -138,7 +140,9 @@ OURS: dict[str, dict[str, Any]] = {
 }
 
 
-def peer(make: Callable[..., Callable[[Array], Array]], split: tuple[Array, ...], classes: int, seed: int) -> Score:
+def score_peer(
+    make: Callable[..., Callable[[Array], Array]], split: tuple[Array, ...], classes: int, seed: int
+) -> Score:
     X, X_test, y, y_test = split
     start = time.process_time()
     predict = make(X, y, classes, seed)
@@ -161,7 +165,7 @@ def peer(make: Callable[..., Callable[[Array], Array]], split: tuple[Array, ...]
     return Score(float(density.mean()), float(np.sqrt(np.mean(residual**2))), float(inside.mean()), *times)
 
 
-def ours(options: dict[str, Any], split: tuple[Array, ...], classes: int, seed: int) -> Score:
+def score_ours(options: dict[str, Any], split: tuple[Array, ...], classes: int, seed: int) -> Score:
     X, X_test, y, y_test = split
     options = dict(options)
     family = registry.families()[options.pop("structure", "depth")]
@@ -183,7 +187,7 @@ def ours(options: dict[str, Any], split: tuple[Array, ...], classes: int, seed: 
 
 
 def table(name: str) -> tuple[Array, Array, int]:
-    """Return standardised numbers, and classes as codes or a standardised target."""
+    """Return the columns, a standardised target or encoded classes, and the number of classes (0 for regression)."""
     data = load(name)
     X = np.asarray(data.X, dtype=np.float64)
     if data.task == "classification":
@@ -195,7 +199,8 @@ def table(name: str) -> tuple[Array, Array, int]:
 
 def halves(X: Array, y: Array, classes: int, seed: int) -> tuple[Array, ...]:
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=seed, stratify=y if classes else None)
-    mean, scale = X.mean(0), X.std(0) + (X.std(0) == 0.0)
+    mean = X.mean(0)
+    scale = X.std(0) + (X.std(0) == 0.0)
     kind = np.int64 if classes else np.float32
     return ((X - mean) / scale, (X_test - mean) / scale, y.astype(kind), y_test.astype(kind))
 
@@ -205,40 +210,40 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--out", type=Path, help="file for all scores, as JSON")
-    options = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     for kind in (SklearnConvergenceWarning, ConvergenceWarning, UserWarning):
         warnings.simplefilter("ignore", kind)
     machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": 1}
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for name in options.sets:
+    for name in args.sets:
         X, y, classes = table(name)
         scores: dict[str, list[Score]] = {}
-        for seed in range(options.splits):
+        for seed in range(args.splits):
             split = halves(X, y, classes, seed)
             for label, make in POINT.items():
-                scores.setdefault(label, []).append(peer(make, split, classes, seed))
+                scores.setdefault(label, []).append(score_peer(make, split, classes, seed))
             for label, own in OURS.items():
-                scores.setdefault(label, []).append(ours(own, split, classes, seed))
+                scores.setdefault(label, []).append(score_ours(own, split, classes, seed))
         results[name] = {label: [asdict(score) for score in own] for label, own in scores.items()}
         report(f"{name}: {len(X):,} rows x {X.shape[1]}", scores, bool(classes))
-    if options.out is not None:
-        options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    if args.out is not None:
+        args.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
 
 
 def report(title: str, scores: dict[str, list[Score]], classes: bool) -> None:
     last = "accuracy, ECE" if classes else "RMSE, coverage of 90 %"
-    print(f"\n{title}: log-likelihood, {last}, time of fit and of predict over the plain loop's")
+    print(f"\n{title}: log-likelihood, {last}, time of fit and of predict relative to the plain loop")
     base = scores["plain loop"]
     for label, own in scores.items():
         fit = statistics.median(a.fit / b.fit for a, b in zip(own, base, strict=True))
         predict = statistics.median(a.predict / b.predict for a, b in zip(own, base, strict=True))
-        columns = [measured([getattr(s, key) for s in own]) for key in ("log_likelihood", "error", "calibration")]
+        columns = [format_mean([getattr(s, key) for s in own]) for key in ("log_likelihood", "error", "calibration")]
         print(f"  {label:<32}{'   '.join(columns)}   {fit:6.2f}   {predict:6.1f}", flush=True)
 
 
-def measured(values: list[float]) -> str:
+def format_mean(values: list[float]) -> str:
     spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return f"{statistics.mean(values):8.4f} ± {spread:.4f}"
 

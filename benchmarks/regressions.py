@@ -1,10 +1,10 @@
-"""Times that must not grow: training steps, fits side by side, prediction, start-up of the command line.
+"""Times that must not grow: training steps, batched fits, prediction, start of the command line.
 
     pytest benchmarks/regressions.py --benchmark-only --benchmark-autosave
     pytest benchmarks/regressions.py --benchmark-only --benchmark-compare --benchmark-compare-fail=median:30%
 
-The second command compares with the last saved run of the same machine and fails where a median grew by 30 %. Needs the
-extra ``bench``.
+The second command compares with the last saved run on the same machine and fails if a median grew by 30 %. The extra
+``bench`` is needed.
 """
 
 import subprocess
@@ -45,7 +45,9 @@ def test_epoch_of_one_network(benchmark: BenchmarkFixture, depth: int) -> None:
 
 @pytest.mark.parametrize("number", [1, 8, 32])
 def test_epoch_of_networks_side_by_side(benchmark: BenchmarkFixture, number: int) -> None:
-    net, law, training = MLP(2, 2, 32), posterior(7, "poisson"), Training(epochs=10**6, structure_rate=1e-9)
+    net = MLP(2, 2, 32)
+    law = posterior(7, "poisson")
+    training = Training(epochs=10**6, structure_rate=1e-9)
     models = [UnboundedDepth(net.layer, net.head, law=law, seed=seed) for seed in range(number)]
     runs = BatchedRuns([BatchedRun(model, Categorical(2), training, seed) for seed, model in enumerate(models)])
     rows = PaddedRows.of("training", [Rows(*data())] * number, number)
@@ -55,7 +57,8 @@ def test_epoch_of_networks_side_by_side(benchmark: BenchmarkFixture, number: int
 @pytest.mark.parametrize("rows", [1, 1000, 100_000])
 def test_prediction(benchmark: BenchmarkFixture, rows: int) -> None:
     rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((2000, 20)), rng.integers(2, size=2000)
+    X = rng.standard_normal((2000, 20))
+    y = rng.integers(2, size=2000)
     with warnings.catch_warnings(action="ignore"):
         model = UnboundedDepthClassifier(random_state=0, epochs=5).fit(X, y)
     benchmark(model.predict_proba, rng.standard_normal((rows, 20)))

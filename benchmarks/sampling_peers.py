@@ -1,14 +1,15 @@
-"""The same posterior by another library's sampler? Sampled networks beside NumPyro's NUTS on the same model and rows.
+"""Comparison of sampled networks with NumPyro's NUTS on the same model and rows.
 
-    python benchmarks/sampling_peers.py ours --out ours.npz                          here
-    python benchmarks/sampling_peers.py numpyro --of ours.npz --out numpyro.npz      where NumPyro is installed
-    python benchmarks/sampling_peers.py compare --of ours.npz --out numpyro.npz      here
+    python benchmarks/sampling_peers.py ours --out ours.npz                          with this library
+    python benchmarks/sampling_peers.py numpyro --of ours.npz --out numpyro.npz      in an environment with NumPyro
+    python benchmarks/sampling_peers.py compare --of ours.npz --out numpyro.npz      with this library
 
-The rows are 300 of scikit-learn's diabetes, the network has one hidden layer of tanh units, scales of inputs, layers
-and biases as in ``fathomless.inference.mcmc.scales``, and Gaussian noise. NumPyro moves standardised weights, scales
-and noise together; here scales and noise have Gibbs steps of their own. Compared are mean and standard deviation of f
-at the 142 other rows, in Monte Carlo standard errors of both, and effective draws of f a second (median over rows),
-with warming up and, for NumPyro, compiling. One thread each.
+The training rows are 300 of scikit-learn's diabetes. The network has one hidden layer of tanh units, scales of inputs,
+layers and biases as in ``fathomless.inference.mcmc.scales``, and Gaussian noise. NumPyro updates standardised weights,
+scales and noise jointly; this library has separate Gibbs steps for scales and noise. The comparison has the mean and
+the standard deviation of f at the 142 other rows, in units of the combined Monte Carlo standard errors, and the
+effective sample size of f per second (median over rows). Times include warm-up and, for NumPyro, compilation. Each uses
+one thread.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import numpy as np
 
 
 def ours(out: Path, sweeps: int, chains: int) -> None:
-    """Fit as a user would, with the depth and the noise held."""
+    """Fit with this library, with fixed depth and Gaussian noise."""
     import torch
     from sklearn.datasets import load_diabetes
 
@@ -61,7 +62,7 @@ def ours(out: Path, sweeps: int, chains: int) -> None:
 
 
 def numpyro(of: Path, out: Path, draws: int, chains: int) -> None:
-    """Sample the same model by NUTS."""
+    """Sample the same model with NUTS."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -69,7 +70,9 @@ def numpyro(of: Path, out: Path, draws: int, chains: int) -> None:
     from numpyro.infer import MCMC, NUTS
 
     given = np.load(of)
-    X, y, width = jnp.asarray(given["X"], jnp.float32), jnp.asarray(given["y"], jnp.float32), int(given["width"])
+    X = jnp.asarray(given["X"], jnp.float32)
+    y = jnp.asarray(given["y"], jnp.float32)
+    width = int(given["width"])
     columns = X.shape[1]
 
     def network(v: dict[str, Any], alpha: dict[str, Any], x: Any) -> Any:
@@ -101,11 +104,11 @@ def numpyro(of: Path, out: Path, draws: int, chains: int) -> None:
     found = sampler.get_samples(group_by_chain=True)
     steps = int(np.asarray(sampler.get_extra_fields()["num_steps"]).sum())
     np.savez(out, f=np.asarray(found["f"]), noise=np.asarray(found["tau"]) ** -0.5, seconds=seconds, steps=steps)
-    print(f"{seconds:.1f} s, {steps:,} leapfrog steps after warming up")
+    print(f"{seconds:.1f} s, {steps:,} leapfrog steps after warm-up")
 
 
 def compare(of: Path, out: Path) -> None:
-    """Print how far the two are apart."""
+    """Print the differences between the two samplers."""
     from fathomless.inference.mcmc.diagnostics import diagnose
 
     both = [np.load(of), np.load(out)]
@@ -114,8 +117,8 @@ def compare(of: Path, out: Path) -> None:
         ess, rhat = (np.array([getattr(row, key) for row in rows]) for key in ("ess_bulk", "rhat"))
         noise = diagnose(one["noise"])
         print(
-            f"{name:8} f at {len(rows)} rows: R-hat 95th percentile {np.percentile(rhat, 95):.3f}; effective draws "
-            f"{np.median(ess):.0f} in {float(one['seconds']):.0f} s, {np.median(ess) / float(one['seconds']):.2f} a "
+            f"{name:8} f at {len(rows)} rows: R-hat, 95th percentile {np.percentile(rhat, 95):.3f}; effective size "
+            f"{np.median(ess):.0f} in {float(one['seconds']):.0f} s, {np.median(ess) / float(one['seconds']):.2f} per "
             f"second; noise {one['noise'].mean():.4f} ± {noise.mcse:.4f}"
         )
     mean, sd, error = (
@@ -124,28 +127,32 @@ def compare(of: Path, out: Path) -> None:
     z = (mean[0] - mean[1]) / np.hypot(*error)
     ratio, apart = sd[0] / sd[1], np.abs(mean[0] - mean[1]).mean() / sd[1].mean()
     print(
-        f"means: {apart:.3f} sd apart on average, in standard errors: root mean "
-        f"square {math.sqrt((z**2).mean()):.2f}, largest {np.abs(z).max():.2f} of {len(z)}; sd of f, ours over theirs: "
+        f"means: average difference {apart:.3f} sd, in standard errors: root mean "
+        f"square {math.sqrt((z**2).mean()):.2f}, largest {np.abs(z).max():.2f} of {len(z)}; ratio of sd of f: "
         f"mean {ratio.mean():.3f}, from {ratio.min():.2f} to {ratio.max():.2f}"
     )
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("who", choices=("ours", "numpyro", "compare"))
-    parser.add_argument("--of", type=Path, help="what `ours` has written")
+    parser.add_argument("--of", type=Path, help="output of `ours`")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--draws", type=int, default=1000, help="draws of a chain of NumPyro, and as many before")
-    parser.add_argument("--sweeps", type=int, default=2000, help="of a chain here, the first half to warm up")
+    parser.add_argument(
+        "--draws", type=int, default=1000, help="draws of each NumPyro chain, after as many warm-up draws"
+    )
+    parser.add_argument(
+        "--sweeps", type=int, default=2000, help="sweeps of each chain of this library; the first half is warm-up"
+    )
     parser.add_argument("--chains", type=int, default=8)
-    asked = parser.parse_args()
-    if asked.who == "ours":
-        ours(asked.out, asked.sweeps, asked.chains)
-    elif asked.who == "numpyro":
-        numpyro(asked.of, asked.out, asked.draws, asked.chains)
+    args = parser.parse_args()
+    if args.who == "ours":
+        ours(args.out, args.sweeps, args.chains)
+    elif args.who == "numpyro":
+        numpyro(args.of, args.out, args.draws, args.chains)
     else:
-        compare(asked.of, asked.out)
+        compare(args.of, args.out)
 
 
 if __name__ == "__main__":

@@ -2,28 +2,30 @@
 
     python benchmarks/side_by_side.py                                  all cases, one JSON line each
     python benchmarks/side_by_side.py ensemble --networks 2 10         one case, some sizes
-    python benchmarks/side_by_side.py agreement                        how far the ways differ after some steps
+    python benchmarks/side_by_side.py agreement                        differences of the outputs after some steps
 
-Cases, with the networks of the defaults (8 columns, one target):
+Cases, with the default networks (8 columns, one target):
 
-- ``ensemble``: networks of depth 3, as a deep ensemble has.
-- ``restarts``: networks of unbounded depth, each with its own law over depth (4 depths), by the evidence bound.
-- ``temperatures``: networks of two layers whose weights may be absent, each with its own temperature.
-- ``transformers``: an ensemble of two transformer blocks, which have no stacked form and are applied block by block.
+- ``ensemble``: networks of depth 3, as in a deep ensemble.
+- ``restarts``: networks of unbounded depth, each with its own posterior over depth (4 depths), by the evidence bound.
+- ``temperatures``: sparse networks of two layers, each with its own temperature.
+- ``transformers``: an ensemble of networks of two transformer blocks, which have no stacked form; blocks are applied
+  one after another.
 - ``drawn``: networks of two layers with an independent Gaussian on each weight, which have no stacked form at all.
 
-Ways:
+Implementations:
 
 - ``vmap``: :func:`fathomless.inference.variational.batched.fit_batched`.
-- ``stacked``: one network of stacked weights on rows in blocks, trained by
-  :func:`fathomless.inference.variational.svi.fit`. The library stacks networks of depth
-  (:mod:`fathomless.nn.stacked`); networks with absent weights are stacked here.
-- ``own_laws`` (restarts alone): stacked weights with a law for each network, written here. ``stacked`` has one law for
-  all, as cross-fitting has. Supports that differ, which need masks in the optimiser, are left out: a lower bound.
+- ``stacked``: one network of stacked weights on stacked rows, trained by
+  :func:`fathomless.inference.variational.svi.fit`. Networks of depth are stacked by the library
+  (:mod:`fathomless.nn.stacked`), sparse networks by this script.
+- ``own_laws`` (only for restarts): stacked weights with a posterior over depth for each network, implemented in this
+  script. ``stacked`` has one posterior for all networks, as in cross-fitting. Different supports, which need masks in
+  the optimiser, are not implemented, so the time is a lower bound.
 - ``in_turn``: :func:`fathomless.inference.variational.svi.fit` for each network.
 
-The ways alternate in one process on one thread. Figures are medians over epochs: milliseconds of CPU time of the
-process for one step of all networks, and the time of each way over that of ``vmap``.
+The implementations alternate in one process on one thread. Times are medians over epochs: milliseconds of CPU time of
+the process for one step of all networks, and the time of each one divided by that of ``vmap``.
 """
 
 import argparse
@@ -66,7 +68,7 @@ from fathomless.system.draws import normal
 COLUMNS, BATCH = 8, 256
 INCLUSION, SCALE = 0.1, 0.3  # prior of the sparse family
 NETWORKS, WIDTHS, ROWS = (2, 5, 10, 32), (32, 64, 256), (300, 3000)
-SECONDS, LEAST, MOST = 0.8, 2, 15  # of one way in one case; epochs that are timed
+SECONDS, LEAST, MOST = 0.8, 2, 15  # minimum time of one implementation in a case; limits on the number of timed epochs
 
 Way = Callable[[], object]  # one epoch
 Start = Callable[[int], Model]
@@ -80,7 +82,7 @@ def table(rows: int, dtype: torch.dtype) -> Rows:
 
 
 def starts(case: str, width: int, dtype: torch.dtype) -> Start:
-    """Return what builds network i of a case."""
+    """Return the function that builds network i of a case."""
     net = MLP(COLUMNS, 1, width)
     match case:
         case "ensemble":
@@ -103,14 +105,14 @@ def starts(case: str, width: int, dtype: torch.dtype) -> Start:
 
 
 def plans(case: str, networks: int) -> list[Training]:
-    """Return the options of each network; the law over depth stays where it is."""
+    """Return the training options of each network; the posterior over depth is nearly constant."""
     several = case == "temperatures"
     base = Training(epochs=10**6, batch_size=BATCH, structure_rate=3.0 if several else 1e-9)
     return [replace(base, temperature=0.5**i if several else 1.0) for i in range(networks)]
 
 
 class StackedSlab(nn.Module):
-    """Linear maps whose weights may be absent, of F networks, on rows in blocks; local draws."""
+    """Sparse linear layers of F networks on stacked rows, with local reparameterisation."""
 
     def __init__(self, layers: Sequence[SpikeSlab]) -> None:
         super().__init__()
@@ -138,14 +140,15 @@ def _moments(own: nn.ParameterDict, inclusion: float) -> tuple[Tensor, Tensor, T
     slab = (variance + mean.square()) * (0.5 / float(scale) ** 2) + (torch.tensor(scale).log() - 0.5) - log_scale
     if "logit" not in own:
         return mean, variance, slab.flatten(1).sum(1, dtype=torch.float64)
-    alpha, odds = own["logit"].sigmoid(), torch.tensor(inclusion, dtype=torch.float64).logit()
+    alpha = own["logit"].sigmoid()
+    odds = torch.tensor(inclusion, dtype=torch.float64).logit()
     k = alpha * (slab + own["logit"] - float(odds)) - nn.functional.softplus(own["logit"])
     divergence = k.flatten(1).sum(1, dtype=torch.float64) + nn.functional.softplus(odds) * mean[0].numel()
     return alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), divergence
 
 
 class StackedSparse(HasStructureLaw):
-    """Networks whose weights may be absent, as one; each with its own temperature."""
+    """Sparse networks in stacked form, each with its own temperature."""
 
     def __init__(self, models: Sequence[SparseNetwork], temperatures: Sequence[float]) -> None:
         super().__init__()
@@ -155,14 +158,15 @@ class StackedSparse(HasStructureLaw):
 
     @property
     def stochastic(self) -> bool:
-        """True."""
+        """True, since the weights are random."""
         return True
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Evaluate all networks on rows in blocks; the divergence is the sum of T KL."""
+        """Evaluate all networks on stacked rows; the divergence is the sum of T times the KL divergences."""
         assert generator is not None
         count = len(self.get_buffer("temperatures"))
-        h, total = x.reshape(count, -1, x.shape[-1]), torch.zeros(count, dtype=torch.float64)
+        h = x.reshape(count, -1, x.shape[-1])
+        total = torch.zeros(count, dtype=torch.float64)
         for i, layer in enumerate(self.layers):
             h, divergence = layer(torch.relu(h) if i else h, generator)
             total = total + divergence
@@ -171,8 +175,8 @@ class StackedSparse(HasStructureLaw):
         return Draws(f, f.new_zeros(1), none, {"weights": (total * self.get_buffer("temperatures")).sum()})
 
     def structure(self) -> ListedPosterior:
-        """Return one structure."""
-        return make_depth_posterior({0: 1.0})
+        """Return a posterior with a single structure."""
+        return depth_structure({0: 1.0})
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
         """Return the inclusion logits."""
@@ -180,11 +184,14 @@ class StackedSparse(HasStructureLaw):
 
 
 class OwnLaws:
-    """Stacked networks of unbounded depth with a law over depth for each, all of one support."""
+    """Stacked networks of unbounded depth with separate posteriors over depth on a common support."""
 
     def __init__(self, models: Sequence[UnboundedDepth], training: Training) -> None:
         first = models[0]
-        self.model, self.training, self.count, self.step = first.stack(models[1:]), training, len(models), 0
+        self.model = first.stack(models[1:])
+        self.training = training
+        self.count = len(models)
+        self.step = 0
         self.noise = StackedLikelihood([Gaussian() for _ in models]).to(first._weights_dtype())
         self.eta = nn.Parameter(torch.stack([model._eta().detach() for model in models]))
         weights = [p for name, p in self.model.named_parameters() if name not in self.model.structure_parameters()]
@@ -201,7 +208,7 @@ class OwnLaws:
         return q, divergence
 
     def advance(self, batch: Rows, size: int) -> None:
-        """Make one step."""
+        """Take one optimiser step."""
         self.step += 1
         moves = self.step % self.training.structure_every == 0
         q, divergence = self._law() if moves else (self.law[0].detach(), self.law[1].detach())
@@ -225,13 +232,15 @@ class OwnLaws:
 
 
 def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way], Callable[[], dict[str, list[Model]]]]:
-    """Return one epoch of each way, and a function that returns the networks that each has trained."""
+    """Return one epoch of each implementation, and a function that returns the trained networks of each."""
     dtype = rows.x.dtype
-    start, trainings = starts(case, width, dtype), plans(case, count)
+    start = starts(case, width, dtype)
+    trainings = plans(case, count)
     own, models = [start(i) for i in range(count)], [start(i) for i in range(count)]
     noise = [Gaussian().to(dtype) for _ in range(3 * count)]
     members = [BatchedRun(own[i], noise[i], trainings[i], i) for i in range(count)]
-    runs, stack = BatchedRuns(members), PaddedRows.of("training", rows, count)
+    runs = BatchedRuns(members)
+    stack = PaddedRows.of("training", rows, count)
     alone = [Run(start(i), noise[count + i], trainings[i], i) for i in range(count)]
     blocks = StackedRows.of(rows, [torch.arange(len(rows))] * count)
     sparse = [model for model in models if isinstance(model, SparseNetwork)]
@@ -244,10 +253,12 @@ def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way],
     if case != "drawn":
         joint = deep[0].stack(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
         run = Run(joint, StackedLikelihood(noise[2 * count :]).to(dtype), trainings[0], 0)
-        found["stacked"], trained["stacked"] = lambda: svi._epoch(run, blocks), [joint]
+        found["stacked"] = lambda: svi._epoch(run, blocks)
+        trained["stacked"] = [joint]
     if case == "restarts":
         laws = OwnLaws(copy.deepcopy(deep), trainings[0])
-        found["own_laws"], trained["own_laws"] = lambda: laws.epoch(blocks), [laws.model]
+        found["own_laws"] = lambda: laws.epoch(blocks)
+        trained["own_laws"] = [laws.model]
 
     def written() -> dict[str, list[Model]]:
         for k in range(count):
@@ -258,7 +269,7 @@ def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way],
 
 
 def measure(case: str, count: int, width: int, size: int) -> dict[str, object]:
-    """Time the ways in turn."""
+    """Time the implementations alternately."""
     epochs, _ = ways(case, count, width, table(size, torch.float32))
     steps = -(-size // BATCH)
     times: dict[str, list[float]] = {name: [] for name in epochs}
@@ -285,7 +296,7 @@ def measure(case: str, count: int, width: int, size: int) -> dict[str, object]:
 
 
 def agreement(case: str, dtype: torch.dtype, count: int = 3, epochs: int = 20) -> dict[str, object]:
-    """Train from the same starts on one batch an epoch, in which the order of rows has no part; compare outputs."""
+    """Compare outputs after training from the same starts, with one batch per epoch so that row order has no effect."""
     rows = table(200, dtype)
     found, written = ways(case, count, 32, rows)
     for _ in range(epochs):
@@ -318,18 +329,18 @@ def main() -> None:
     parser.add_argument("--networks", type=int, nargs="+", default=NETWORKS)
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(json.dumps({"torch": torch.__version__, "python": platform.python_version(), "threads": 1}), flush=True)
-    for case in given.cases or ["agreement", *cases]:
+    for case in args.cases or ["agreement", *cases]:
         if case == "agreement":
             for name in cases[:2]:  # drawn weights follow other streams of random numbers
                 for dtype in (torch.float32, torch.float64):
                     print(json.dumps(agreement(name, dtype)), flush=True)
             continue
-        for width in given.widths:
-            for size in given.rows:
-                for count in given.networks:
+        for width in args.widths:
+            for size in args.rows:
+                for count in args.networks:
                     print(json.dumps(measure(case, count, width, size)), flush=True)
 
 

@@ -1,12 +1,12 @@
-"""The training step of sparse networks, 784-400-600-10, over that of a plain network.
+"""Time of a training step of sparse networks (784-400-600-10), relative to a plain network.
 
     python benchmarks/sparse.py            one thread, batches of 100
     python benchmarks/sparse.py --batch 500
-    python benchmarks/sparse.py --peers    with the layers of bayesian-torch and torch-uncertainty, where installed
+    python benchmarks/sparse.py --peers    with the layers of bayesian-torch and torch-uncertainty, if installed
 
-Each figure is a median over interleaved repetitions of a few steps: CPU time of the process, and its ratio to a bare
-PyTorch loop with fused Adam. Peers are mean-field layers, the nearest they have; their divergences are added as their
-documentation says.
+Each number is a median over interleaved repetitions of a few steps: CPU time of the process, and its ratio to a bare
+PyTorch loop with fused Adam. The layers of other libraries are mean-field layers, the closest that they have; their
+divergences are added as in their documentation.
 """
 
 import argparse
@@ -46,7 +46,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def plain() -> nn.Sequential:
-    """Return the network that all others are made of."""
+    """Return the plain network that all others are built from."""
     layers = (nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 600), nn.ReLU(), nn.Linear(600, 10))
     return nn.Sequential(*layers)
 
@@ -66,7 +66,7 @@ def bare(net: nn.Module, divergence: Callable[[], Any], x: torch.Tensor, y: torc
 
 
 def ours(options: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
-    """Return the same steps of the library's loop."""
+    """Return the same steps in the training loop of this library."""
     model = SparseNetwork(bayesian(plain(), lambda _, part: SpikeSlab(part, **options)))
     run = Run(model, Categorical(10), Training(epochs=10**6, batch_size=len(x) // STEPS, structure_every=1), seed=0)
     rows = Rows(x, y)
@@ -74,7 +74,7 @@ def ours(options: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> Callable[
 
 
 def peers(x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """Return the steps of other libraries' mean-field layers, those that are installed."""
+    """Return the steps of mean-field layers of other libraries that are installed."""
     found: dict[str, Callable[[], object]] = {}
     if importlib.util.find_spec("bayesian_torch"):
         layers = importlib.import_module("bayesian_torch.layers")
@@ -96,7 +96,7 @@ def peers(x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], object]]:
 
 
 def _pairs(parts: nn.ModuleList, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
-    """Return steps of layers that return (output, divergence)."""
+    """Return the steps of a network whose layers return (output, divergence)."""
     optimizer = torch.optim.Adam(parts.parameters(), lr=1e-3, fused=True)
 
     def steps() -> None:
@@ -114,17 +114,19 @@ def _pairs(parts: nn.ModuleList, x: torch.Tensor, y: torch.Tensor) -> Callable[[
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the times."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--batch", type=int, default=100)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    g, rows = torch.Generator().manual_seed(0), given.batch * STEPS
-    x, y = torch.rand(rows, 784, generator=g), torch.randint(10, (rows,), generator=g)
+    g = torch.Generator().manual_seed(0)
+    rows = args.batch * STEPS
+    x = torch.rand(rows, 784, generator=g)
+    y = torch.randint(10, (rows,), generator=g)
     floor = "plain network"
     forms = {floor: bare(plain(), lambda: 0.0, x, y), **{name: ours(own, x, y) for name, own in FORMS.items()}}
-    if given.peers:
+    if args.peers:
         forms |= peers(x, y)
     taken: dict[str, list[float]] = {name: [] for name in forms}
     for i in range(REPETITIONS + 1):
@@ -134,7 +136,7 @@ def main() -> None:
             if i:  # the first one warms up
                 taken[name].append((time.process_time() - start) / STEPS)
     print(f"{platform.platform()}, Python {platform.python_version()}, torch {torch.__version__}, one thread")
-    print(f"784-400-600-10, batch {given.batch}: CPU milliseconds a step, and the median ratio to the plain network\n")
+    print(f"784-400-600-10, batch {args.batch}: CPU milliseconds per step, and median ratio to the plain network\n")
     for name, times in taken.items():
         ratios = sorted(a / b for a, b in zip(times, taken[floor], strict=True))
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]

@@ -1,9 +1,9 @@
-"""Products of sparse weights with a batch: dense, compressed rows of torch, compressed rows of ours.
+"""Products of sparse weights with a batch: dense, compressed rows of torch, compressed rows of this library.
 
     python benchmarks/sparse_products.py
 
-Each figure is the time of a layer's forward pass in microseconds of CPU time on one thread, the median over interleaved
-repetitions. The last column is the ratio of dense to ours: above 1, ours is faster.
+Each number is the CPU time of the forward pass of a layer in microseconds on one thread, the median over interleaved
+repetitions. The last column is the ratio of "dense" to "ours"; above 1 the implementation of this library is faster.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from fathomless.families.sparse.plain import CompressedLinear
 SIZES = ((400, 784), (600, 400), (200, 200), (64, 64))  # outputs, inputs
 DENSITIES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 BATCHES = (1, 10, 100, 1000)
-REPETITIONS, LEAST = 25, 2e-3  # seconds in one timing
+REPETITIONS, LEAST = 25, 2e-3  # number of timings, and seconds of each
 
 
 def layers(outputs: int, inputs: int, density: float) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -43,7 +43,7 @@ def layers(outputs: int, inputs: int, density: float) -> dict[str, Callable[[Ten
 
 
 def times(forms: dict[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[str, float]:
-    """Return microseconds of each form."""
+    """Return the microseconds of each form."""
     calls = {}
     for name, form in forms.items():
         assert torch.allclose(form(x), forms["dense"](x), atol=1e-4), name

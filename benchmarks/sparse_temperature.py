@@ -1,17 +1,17 @@
-"""The temperature of sparse networks: chosen by held-out rows, against the fixed 0.1 and unbounded depth.
+"""Temperature of sparse networks chosen by held-out rows, compared with the fixed 0.1 and with unbounded depth.
 
-    python benchmarks/sparse_temperature.py                          every set, splits 0 and 1
-    python benchmarks/sparse_temperature.py --sets yacht --splits 0  a quick look
-    python benchmarks/sparse_temperature.py --rules --splits 10 11   which rule chooses best, on other splits
+    python benchmarks/sparse_temperature.py                          all data sets, splits 0 and 1
+    python benchmarks/sparse_temperature.py --sets yacht --splits 0  a short run
+    python benchmarks/sparse_temperature.py --rules --splits 10 11   comparison of selection rules, on other splits
 
-Scores are on test rows: mean log predictive density in nats per row (of y in its own units; in brackets the splits one
-by one), and RMSE or accuracy. "kept" is the share of weights in the median probability model; seconds are CPU seconds
-of one thread, the choice included.
+Scores are on test rows: mean log predictive density in nats per row (of y in its own units; single splits in brackets),
+and RMSE or accuracy. "kept" is the share of weights in the median probability model. Seconds are CPU seconds of one
+thread, including the selection of the temperature.
 
-With --rules, networks of all temperatures are trained on nine tenths, four fifths and all of the training rows. A rule
-takes the highest temperature that is behind the best by so many standard errors of the held-out rows. What it takes is
-scored as it is trained on that share ("kept") and on all rows, with the noise that the held-out rows ask for; "at 0.1"
-is no choice, with that noise. The data come from the folder in FATHOMLESS_DATA.
+With --rules, networks with all temperatures are trained on nine tenths, four fifths and all of the training rows. A
+rule selects the highest temperature whose held-out score is below the best by at most a number of standard errors. The
+selected network is scored as trained on that share ("kept") and as trained on all rows, with the noise fitted to the
+held-out rows. "at 0.1" is the fixed temperature with that noise. The data are read from the folder in FATHOMLESS_DATA.
 """
 
 import argparse
@@ -43,13 +43,14 @@ OPTIONS: dict[str, Any] = {"unseen": "ignore", "missing": "impute"}
 
 def parts(data: Dataset, split: int) -> tuple[Any, Any, Any, Any]:
     """Return X and y of the training rows, and of the test rows."""
-    X, y = data.X, np.asarray(data.y)
+    X = data.X
+    y = np.asarray(data.y)
     take = X.iloc if hasattr(X, "iloc") else X
     train, test = halves(data, split)
     return take[train], y[train], take[test], y[test]
 
 
-def scored(model: Any, X: Any, y: Any, classes: bool) -> tuple[float, float]:
+def score(model: Any, X: Any, y: Any, classes: bool) -> tuple[float, float]:
     """Return mean log-likelihood, and accuracy or RMSE."""
     predicted = model.predict_dist(X)
     log_p = float(np.asarray(predicted.log_prob(y)).mean())
@@ -77,7 +78,7 @@ def compare(name: str, splits: Sequence[int]) -> None:
             start = time.process_time()
             model = make(split).fit(X, y)
             seconds = time.process_time() - start
-            scores.append((*scored(model, X_test, y_test, classes), seconds))
+            scores.append((*score(model, X_test, y_test, classes), seconds))
             if label.startswith("sparse"):
                 told.append(f"{100 * model.structure_.statistics['density']:.1f} % at T = {model.temperature_:g}")
         each = np.array(scores)
@@ -99,10 +100,13 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
     own = kind(random_state=split, **OPTIONS)
     prepared = replace(own._prepare(X, y, None), dtype=torch.float32)
     table = temperature._cast(prepared.train, torch.float32)
-    x, z = own._encode(prepared.schema, X_test), torch.as_tensor(prepared.target.encode(y_test))
+    x = own._predictors(prepared.schema, X_test)
+    z = torch.as_tensor(prepared.target.encode(y_test))
     test = Rows(torch.as_tensor(x, dtype=torch.float32), z.float() if z.is_floating_point() else z)
-    noise, seed, unit = own._noise_fitter(), prepared.seed, prepared.target.log_unit
-    whole = own._train(prepared, table, table, TEMPERATURES)
+    noise = own._noise()
+    seed = prepared.seed
+    unit = prepared.target.log_unit
+    whole = own._trained(prepared, table, table, TEMPERATURES)
     found: dict[str, tuple[float, float]] = {}
     for share in SHARES:
         rows, judges, _ = temperature._split(table, seed, share)
@@ -128,7 +132,7 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
 
 
 def rules(names: Sequence[str], splits: Sequence[int]) -> None:
-    """Print the test log-likelihood of every rule, and how far it is from that of the best one on average."""
+    """Print the test log-likelihood of every rule, and its mean difference to the best rule."""
     each: dict[tuple[str, int], dict[str, tuple[float, float]]] = {}
     for name in names:
         for split in splits:
@@ -138,7 +142,9 @@ def rules(names: Sequence[str], splits: Sequence[int]) -> None:
     labels = list(next(iter(each.values())))
     best = {place: max(value for _, value in found.values()) for place, found in each.items()}
     places = f"{len(names)} sets and splits {' '.join(map(str, splits))}"
-    print(f"\nabove: nats per test row (and T) by these rules; below: against the best one of each line, {places}")
+    print(
+        f"\nabove: nats per test row (and T) of each rule; below: differences to the best rule of each line, {places}"
+    )
     for label in labels:
         gaps = [np.mean([each[n, s][label][1] - best[n, s] for s in splits]) for n in names]
         shown = "  ".join(f"{name[:8]} {gap:.3f}" for name, gap in zip(names, gaps, strict=True))
@@ -151,14 +157,14 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=[*REGRESSION, *CLASSIFICATION])
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--rules", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", ConvergenceWarning)
-    if given.rules:
-        rules(given.sets, given.splits)
+    if args.rules:
+        rules(args.sets, args.splits)
     else:
-        for name in given.sets:
-            compare(name, given.splits)
+        for name in args.sets:
+            compare(name, args.splits)
 
 
 if __name__ == "__main__":

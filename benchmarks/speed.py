@@ -1,14 +1,14 @@
-"""Speed, as ratios in one run, and memory.
+"""Speed, as ratios of times in one run, and memory.
 
-    python benchmarks/speed.py               all
-    python benchmarks/speed.py step          the training step against a bare loop over a plain network of equal depth
-    python benchmarks/speed.py many          32 networks trained side by side, per network, against the bare loop
-    python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
-    python benchmarks/speed.py predict       a million rows in chunks: rows a second and peak memory
-    python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains against forward and backward of stacked modules
-    python benchmarks/speed.py candidates    40 networks of a weight manifold side by side against one after the other
+    python benchmarks/speed.py               all python benchmarks/speed.py step          a training step, compared with
+    a bare loop over a plain network of equal depth python benchmarks/speed.py many          32 networks in one batch,
+    per network, compared with the bare loop python benchmarks/speed.py fit           10,000 rows by 20 columns with the
+    defaults, compared with scikit-learn's MLP python benchmarks/speed.py predict       a million rows in chunks: rows
+    per second and peak memory python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains, compared with a
+    pass through stacked modules python benchmarks/speed.py candidates    40 networks of a weight manifold in one batch,
+    compared with one at a time
 
-Each figure is a median over interleaved repetitions on one thread; times are CPU seconds of the process.
+Each number is a median over interleaved repetitions on one thread; times are CPU seconds of the process.
 """
 
 import argparse
@@ -76,16 +76,17 @@ def floor(x: torch.Tensor, y: torch.Tensor, depth: int) -> Callable[[], object]:
 
 
 def posterior(depth: int, law: str) -> DepthLaw:
-    """Return the member of a family whose support ends at a depth."""
+    """Return the law of a family whose support ends at this depth."""
     make = TruncatedPoisson if law == "poisson" else StickBreaking
-    net, rate = MLP(2, 2, 2), 0.02
+    net = MLP(2, 2, 2)
+    rate = 0.02
     while UnboundedDepth(net.layer, net.head, law=make(rate)).depth < depth:
         rate *= 1.02
     return make(rate)
 
 
 def unbounded(x: torch.Tensor, y: torch.Tensor, depth: int, law: str) -> Callable[[], object]:
-    """Return one epoch of the library's loop, at a posterior over depth that ends at `depth` and stays there."""
+    """Return one epoch of the library's loop with a nearly constant posterior over depths up to `depth`."""
     net = MLP(2, 2, WIDTH)
     model = UnboundedDepth(net.layer, net.head, law=posterior(depth, law))
     run = Run(model, Categorical(2), Training(epochs=10**6, structure_rate=1e-9), seed=0)
@@ -97,7 +98,7 @@ def step() -> None:
     g = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 2, generator=g)
     y = (x[:, 0] * x[:, 1] > 0).long()
-    print(f"training step, width {WIDTH}, batch {BATCH}, two classes, fused Adam: CPU time over the bare loop's")
+    print(f"training step, width {WIDTH}, batch {BATCH}, two classes, fused Adam: CPU time relative to the bare loop")
     for depth in (3, 7, 15):
         epochs = {"bare loop": floor(x, y, depth)}
         epochs |= {law: unbounded(x, y, depth, law) for law in ("poisson", "stick_breaking")}
@@ -122,8 +123,8 @@ def many() -> None:
     x = torch.randn(ROWS, 2, generator=g)
     y = (x[:, 0] * x[:, 1] > 0).long()
     net = MLP(2, 2, WIDTH)
-    print(f"networks side by side, width {WIDTH}, batch {BATCH}, each with its own rows: CPU time per network")
-    print("over the bare loop's")
+    print(f"networks in one batch, width {WIDTH}, batch {BATCH}, each with its own rows: CPU time per network")
+    print("relative to the bare loop")
     for depth in (7, 15):
         law = posterior(depth, "poisson")
         bare = floor(x, y, depth)
@@ -133,7 +134,8 @@ def many() -> None:
             members = [
                 BatchedRun(m, Categorical(2), t, i) for i, (m, t) in enumerate(zip(models, trainings, strict=True))
             ]
-            runs, rows = BatchedRuns(members), PaddedRows.of("training", [Rows(x, y)] * number, number)
+            runs = BatchedRuns(members)
+            rows = PaddedRows.of("training", [Rows(x, y)] * number, number)
             pairs = [(clock(bare), clock(lambda: many_epoch(runs, rows)) / number) for _ in range(40)][10:]  # noqa: B023
             ratios = sorted(mine / theirs for theirs, mine in pairs)
             base = statistics.median(theirs for theirs, _ in pairs)
@@ -154,7 +156,7 @@ def fit() -> None:
     X, y = table(12_000)
     X, X_test, y, y_test = X[:10_000], X[10_000:], y[:10_000], y[10_000:]
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print("fit of 10,000 rows by 20 columns with the defaults, CPU seconds, accuracy on 2,000 more")
+    print("fit of 10,000 rows by 20 columns with the defaults, CPU seconds, accuracy on 2,000 test rows")
     scale = StandardScaler().fit(X)
     for name, model, a, b in (
         ("fathomless", UnboundedDepthClassifier(random_state=0), X, X_test),
@@ -181,7 +183,7 @@ def predict() -> None:
     X, y = table(10_000)
     with warnings.catch_warnings(action="ignore"):
         model = UnboundedDepthClassifier(random_state=0, epochs=20).fit(X, y)
-    print("prediction in chunks; peak memory of the process, with the input's own size")
+    print("prediction in chunks; peak memory of the process, including the input")
     for rows in (10_000, 100_000, 1_000_000):
         new = np.random.default_rng(1).standard_normal((rows, 20))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -190,13 +192,13 @@ def predict() -> None:
         seconds = time.process_time() - start
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
-            f"  {rows:>9,} rows ({new.nbytes / 2**20:6.1f} MiB): {rows / seconds:>10,.0f} rows a second, "
-            f"peak {after:7.0f} MiB, {after - before:+.0f} MiB by predicting"
+            f"  {rows:>9,} rows ({new.nbytes / 2**20:6.1f} MiB): {rows / seconds:>10,.0f} rows per second, "
+            f"peak {after:7.0f} MiB, {after - before:+.0f} MiB by the prediction"
         )
 
 
 def leapfrog() -> None:
-    print("one leapfrog step of 8 chains, width 32, tanh, over a forward and backward pass of the stacked modules")
+    print("one leapfrog step of 8 chains, width 32, tanh, relative to a forward and backward pass of stacked modules")
     for rows, columns, depth in ((277, 6, 1), (277, 6, 2), (455, 13, 1), (455, 13, 3), (927, 8, 1), (927, 8, 3)):
         widths = [columns, *[WIDTH] * depth]
         layers = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.Tanh())]
@@ -205,7 +207,9 @@ def leapfrog() -> None:
         sampler = NetworkSampler(network, x, observation(Gaussian(), y, None), leapfrogs=50)
         generators = [np.random.default_rng(k) for k in range(8)]
         states = [sampler.start(generator) for generator in generators]
-        modules, tiled, targets = stack([network] * 8), x.repeat(8, 1), y.repeat(8, 1)
+        modules = stack([network] * 8)
+        tiled = x.repeat(8, 1)
+        targets = y.repeat(8, 1)
 
         def passes(modules: nn.Module = modules, tiled: torch.Tensor = tiled, targets: torch.Tensor = targets) -> None:
             for _ in range(50):
@@ -216,7 +220,7 @@ def leapfrog() -> None:
             sampler: NetworkSampler = sampler,
             states: list[WeightState] = states,
             generators: list[np.random.Generator] = generators,
-        ) -> None:  # with its Gibbs steps
+        ) -> None:  # including its Gibbs steps
             sampler.sweep_all(states, 0, generators)
 
         pairs = [(clock(passes), clock(sweep)) for _ in range(25)][5:]
@@ -228,14 +232,16 @@ def leapfrog() -> None:
 
 
 def candidates() -> None:
-    """Print what 40 networks cost one after the other, in ordinary modules, over what they cost side by side."""
+    """Print the time of 40 networks one at a time, in ordinary modules, relative to one batch."""
     count, steps = 40, 20
-    print(f"{steps} steps of {count} networks of 50 units, all rows in each: one after the other over side by side")
+    print(f"{steps} steps of {count} networks of 50 units, all rows in each: one at a time, relative to one batch")
     for rows, columns in ((100, 6), (277, 6), (455, 13), (927, 8)):
         x, y = torch.randn(rows, columns), torch.randn(rows, 1)
         network = FlatNetwork(columns, 1, (50,))
-        start, none = 0.3 * torch.randn(count, network.size), torch.zeros(count, rows, dtype=torch.bool)
-        law, like = Gaussian(noise="stated"), torch.ones(network.size)
+        start = 0.3 * torch.randn(count, network.size)
+        none = torch.zeros(count, rows, dtype=torch.bool)
+        law = Gaussian(noise="stated")
+        like = torch.ones(network.size)
         noise = torch.zeros(count, 1)
 
         def side_by_side(stage: CandidateStage) -> None:
@@ -267,9 +273,7 @@ def candidates() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "what", nargs="*", help="step, many, fit, predict, leapfrog, candidates; all of them if nothing is named"
-    )
+    parser.add_argument("what", nargs="*", help="step, many, fit, predict, leapfrog, candidates; all by default")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread")
     parts = {"step": step, "many": many, "fit": fit, "predict": predict, "leapfrog": leapfrog, "candidates": candidates}

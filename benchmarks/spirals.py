@@ -1,13 +1,14 @@
-"""Parts of the spiral experiment, for as much time as there is: kinds, rotations and repetitions that you choose.
+"""Parts of the spiral experiment, with a choice of kinds, rotations and repetitions.
 
     python benchmarks/spirals.py --preset paper --kinds udn L3 L4 L5
     python benchmarks/spirals.py --kinds udn L4 L5 L6
     python benchmarks/spirals.py --kinds "udn*3" --rotations 18 20 22 24 26 28 30
     python benchmarks/spirals.py --kinds L6 --seed 1 --rotations 20 24 26 28 --change '{"temperature": 0.1}'
 
-`fathomless reproduce spiral --full` runs all of it and judges it. For each kind: test accuracy (%) at the epoch of the
-best validation accuracy, averaged over rotations, ± one standard error over repetitions; then by rotation; then the
-mean depth where training ended. With --out, the scores of every network are written as JSON.
+`fathomless reproduce spiral --full` runs the whole experiment and compares it with the expected values. The output for
+each kind is the test accuracy (%) at the epoch of the best validation accuracy, averaged over rotations, ± one standard
+error over repetitions; then the same by rotation; then the mean depth at the end of training. With --out, the scores of
+every network are written as JSON.
 """
 
 import argparse
@@ -34,25 +35,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--change", type=json.loads, default={}, help="other options of the protocol, as JSON")
     parser.add_argument("--out", type=Path, help="folder for the scores of every network")
-    options = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, python {platform.python_version()}, one thread; preset {options.preset}")
-    protocol = dataclasses.replace(PROTOCOLS[options.preset], **options.change)
+    print(f"torch {torch.__version__}, python {platform.python_version()}, one thread; preset {args.preset}")
+    protocol = dataclasses.replace(PROTOCOLS[args.preset], **args.change)
     print(
         "rotations",
-        *options.rotations,
-        f"with {options.repetitions} repetitions, seed {options.seed}",
-        *[f"{k}={v}" for k, v in options.change.items()],
+        *args.rotations,
+        f"with {args.repetitions} repetitions, seed {args.seed}",
+        *[f"{k}={v}" for k, v in args.change.items()],
     )
-    cells = [(rotation, repetition) for rotation in options.rotations for repetition in range(options.repetitions)]
-    for kind in options.kinds:
+    cells = [(rotation, repetition) for rotation in args.rotations for repetition in range(args.repetitions)]
+    for kind in args.kinds:
         start = time.process_time()
-        early = options.preset == "paper" or kind.startswith("L")  # depth is of interest where it is learned
-        found = train(kind, protocol, cells, seed=options.seed, early=early)
+        early = args.preset == "paper" or kind.startswith("L")  # the final depth is only needed if depth is learned
+        found = train(kind, protocol, cells, seed=args.seed, early=early)
         seconds = time.process_time() - start
 
         def by(score: str, found: list[dict[str, float]] = found) -> list[list[float]]:
-            return [[c[score] for c in found if c["rotation"] == rotation] for rotation in options.rotations]
+            return [[c[score] for c in found if c["rotation"] == rotation] for rotation in args.rotations]
 
         accuracy = by("accuracy")
         runs = [100.0 * statistics.mean(column) for column in zip(*accuracy, strict=True)]
@@ -60,17 +61,17 @@ def main() -> None:
         print(f"{kind:<6} {statistics.mean(runs):5.2f} ± {error:.2f}   ({seconds:.0f} s of CPU)")
         print("       accuracy", *(f"{100.0 * statistics.mean(row):5.1f}" for row in accuracy))
         print("       depth   ", *(f"{statistics.mean(row):5.1f}" for row in by("mean_depth_at_end")), flush=True)
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
+        if args.out is not None:
+            args.out.mkdir(parents=True, exist_ok=True)
             told = {
-                "preset": options.preset,
-                "change": options.change,
-                "seed": options.seed,
+                "preset": args.preset,
+                "change": args.change,
+                "seed": args.seed,
                 "kind": kind,
                 "seconds": seconds,
                 "networks": found,
             }
-            (options.out / f"{options.preset}-{kind}.json").write_text(json.dumps(told) + "\n")
+            (args.out / f"{args.preset}-{kind}.json").write_text(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

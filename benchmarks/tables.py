@@ -1,12 +1,12 @@
-"""Real tables with the defaults, nothing tuned: unbounded depth beside scikit-learn's models, on the same splits.
+"""Unbounded depth and scikit-learn's models with default options, on the same splits of real tables.
 
-    python benchmarks/tables.py                         all sets, prints a table, writes results/tables.json
-    python benchmarks/tables.py --sets adult --splits 1 a quick look
+    python benchmarks/tables.py                         all data sets; prints a table and writes results/tables.json
+    python benchmarks/tables.py --sets adult --splits 1 a short run
 
-Scores are on test rows that no model saw: mean log predictive density in nats per row (of y in its own units), and
-accuracy or RMSE. Peers that give no density get a Gaussian whose scale is the residual RMSE on a held-out tenth of the
-training rows. The data come from the folder in FATHOMLESS_DATA. ± is one standard error over splits; where one split
-is used, over test rows.
+Scores are on test rows: mean log predictive density in nats per row (of y in its own units), and accuracy or RMSE.
+Models without a density get a Gaussian whose standard deviation is the RMSE on a held-out tenth of the training rows.
+The data are read from the folder in FATHOMLESS_DATA. ± is one standard error over splits, or over test rows if there is
+only one split.
 """
 
 import argparse
@@ -43,7 +43,7 @@ Make = Callable[[list[str], list[str], int], Any]
 
 @dataclass
 class Score:
-    """One model on one split."""
+    """Scores of one model on one split."""
 
     log_likelihood: float
     error: float  # accuracy or RMSE
@@ -54,7 +54,7 @@ class Score:
 
 
 def encoder(numeric: list[str], text: list[str], ordinal: bool = False) -> Any:
-    """Encode a table for scikit-learn's models: scaled numbers, one-hot (or ordinal) categories."""
+    """Return an encoder for scikit-learn's models: scaled numbers, one-hot (or ordinal) categories."""
     categories = (
         OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-1)
         if ordinal
@@ -81,7 +81,7 @@ REGRESSORS: dict[str, Make] = {
 
 
 def halves(data: Dataset, split: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return training and test rows: the published split where there is one, else a stratified fifth."""
+    """Return training and test indices: the published split if there is one, else a stratified fifth as test set."""
     if (data.name in ("adult", "letter") and split == 0) or data.task == "regression":
         train, test = data.splits[split]
         return np.asarray(train), np.asarray(test)
@@ -124,7 +124,8 @@ def regress(name: str, data: Dataset, split: int) -> Score:
         model = REGRESSORS[name]([], [], split).fit(X, y)
         seconds = time.perf_counter() - start
         dist = model.predict_dist(X_test)
-        mean, log_p = dist.mean.numpy(), dist.log_prob(y_test).numpy()
+        mean = dist.mean.numpy()
+        log_p = dist.log_prob(y_test).numpy()
         note = model.structure_.summary
     else:
         fit_rows, held = train_test_split(np.arange(len(y)), test_size=0.1, random_state=split)
@@ -142,21 +143,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=[*CLASSIFICATION, *REGRESSION])
     parser.add_argument("--models", nargs="+", default=None)
-    parser.add_argument("--splits", type=int, help="default: 20 below 5,000 rows, else 5")
+    parser.add_argument("--splits", type=int, help="number of splits; default: 20 below 5,000 rows, else 5")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "tables.json")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore", SklearnConvergenceWarning)
     warnings.simplefilter("ignore", ConvergenceWarning)
     results: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name in options.sets:
+    for name in args.sets:
         data = load(name)
         models, run = (CLASSIFIERS, classify) if data.task == "classification" else (REGRESSORS, regress)
-        chosen = [m for m in models if options.models is None or m in options.models]
+        chosen = [m for m in models if args.models is None or m in args.models]
         error = "accuracy, ECE" if models is CLASSIFIERS else "RMSE"
         print(f"\n{name}: {len(data.X)} rows, log-likelihood (nats per row), {error}")
-        splits = options.splits or (20 if len(data.X) < 5000 else 5)
+        splits = args.splits or (20 if len(data.X) < 5000 else 5)
         results[name] = {m: [vars(run(m, data, s)) for s in range(splits)] for m in chosen}
         for model, scores in results[name].items():
             print(f"  {model:<11}{line(scores)}", flush=True)
@@ -164,13 +165,13 @@ def main() -> None:
             ours, linear = ([s["log_likelihood"] for s in results[name][m]] for m in ("fathomless", chosen[0]))
             gain, spread = paired_difference(ours, linear)
             print(f"  fathomless − {chosen[0]}, paired: {gain:+.4f} ± {spread:.4f} nats per row", flush=True)
-    machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": options.threads}
-    options.out.parent.mkdir(exist_ok=True)
-    options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": args.threads}
+    args.out.parent.mkdir(exist_ok=True)
+    args.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
 
 
 def line(scores: list[dict[str, Any]]) -> str:
-    """Write the scores of one model on one set as a line."""
+    """Return the scores of one model on one data set as a line."""
     ll, error, ece = (np.array([s[key] for s in scores]) for key in ("log_likelihood", "error", "ece"))
     spread = ll.std(ddof=1) / len(ll) ** 0.5 if len(ll) > 1 else scores[0]["spread"]
     text = f"{ll.mean():8.4f} ± {spread:.4f}   {error.mean():8.4f}"

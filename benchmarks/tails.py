@@ -1,8 +1,8 @@
-"""How often Student's noise is chosen for rows of known noise, with and without a bound to what one row counts for.
+"""Share of tables for which Student's t noise is chosen, with and without a limit on the influence of one row.
 
     python benchmarks/tails.py            about two minutes
 
-Normal and Student noise, some of it with one row far out; 60, 300 and 2,000 rows.
+The noise is normal or Student's t, in some cases with one outlier, in 60, 300 and 2,000 rows.
 """
 
 import argparse
@@ -29,9 +29,10 @@ LAWS: dict[str, Draw] = {
 }
 
 
-def held(y: Any) -> OutOfFold:
-    """Return rows of a network that predicts 0."""
-    one, rows = torch.zeros(1, dtype=torch.float64), torch.arange(len(y))
+def predict_zero(y: Any) -> OutOfFold:
+    """Return out-of-fold predictions of a network that predicts 0."""
+    one = torch.zeros(1, dtype=torch.float64)
+    rows = torch.arange(len(y))
     f = torch.zeros(1, len(y), 1, dtype=torch.float64)
     return OutOfFold(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)
 
@@ -40,21 +41,21 @@ def main() -> None:
     """Print the shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=40)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     bound = noise._MOST_OF_A_ROW
-    print(f"share of {asked.tables} tables in which Student's noise is chosen, and its standard error")
-    print(f"{'noise':<28}{'rows':>6}{'no bound':>16}{f'{bound:g} nats a row':>16}")
+    print(f"share of {args.tables} tables for which Student's t noise is chosen, and its standard error")
+    print(f"{'noise':<28}{'rows':>6}{'no limit':>16}{f'{bound:g} nats per row':>16}")
     for name, draw in LAWS.items():
         for rows in (60, 300, 2000):
             cells = ""
             for most in (math.inf, bound):
                 noise._MOST_OF_A_ROW = most
-                tables = [held(draw(np.random.default_rng(seed), rows)) for seed in range(asked.tables)]
+                tables = [predict_zero(draw(np.random.default_rng(seed), rows)) for seed in range(args.tables)]
                 share = float(
                     np.mean([isinstance(noise.choose_noise(one, Gaussian().double()), StudentT) for one in tables])
                 )
-                cells += f"{f'{share:.2f} ± {math.sqrt(share * (1 - share) / asked.tables):.2f}':>16}"
+                cells += f"{f'{share:.2f} ± {math.sqrt(share * (1 - share) / args.tables):.2f}':>16}"
             print(f"{name:<28}{rows:>6}{cells}", flush=True)
 
 

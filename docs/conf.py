@@ -46,7 +46,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!fathomless\.).*"),
     ("py:class", r".*\._\w+"),
     ("py:obj", r".*\.[A-Z]"),
-]  # the last: type variables
+]  # the last pattern matches type variables
 highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"

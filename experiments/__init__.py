@@ -1,23 +1,23 @@
-"""The experiments of the papers, and some beyond them: what ``fathomless reproduce`` runs.
+"""Experiments of ``fathomless reproduce``: those of the papers, and some that are in no paper.
 
-They are run from a clone and are no part of the installed package. The command finds this folder beside ``src``; Python
-imports it with the clone on its path (``PYTHONPATH``).
+They are run from a clone and are not part of the installed package. The command finds this folder beside ``src``.
+Python imports it with the clone on its path (``PYTHONPATH``).
 
 An experiment is a module of this package with two functions::
 
     run(request: Request) -> Result
     figure(result) -> Figure
 
-A request (:class:`~experiments.results.Request`) names its mode: ``"smoke"`` takes seconds on one core and needs no
-more data than it says, ``"full"`` is the experiment. A full run is cut into parts
-(:func:`fathomless.system.jobs.run_parts`), each kept in the folder `out` as soon as it is done, so that a run which
-was interrupted goes on where it stood. ``figure`` draws a result, also one that was read back from its file, with what
-:mod:`fathomless.plots` offers.
+A request (:class:`~experiments.results.Request`) has a mode. ``"smoke"`` takes seconds on one core and needs no data
+except those that the docstring of ``run`` names; ``"full"`` is the complete experiment. A full run is split into parts
+(:func:`fathomless.system.jobs.run_parts`). Each part is saved in the folder `out` as soon as it is done, so an
+interrupted run resumes from the saved parts. ``figure`` draws a result with :mod:`fathomless.plots`, also a result
+that was read from its file.
 
-To add one: write the module, add its line to :data:`EXPERIMENTS`, and write into ``expected.json``, under its name and
-mode (``"smoke"``, ``"full/default"``, ``"full/paper"``), what it must show and where that comes from
-(:class:`~experiments.results.Expectation`). The command line, the tests and the documentation follow.
-Experiments may import everything but the application.
+To add an experiment, write the module and add its line to :data:`EXPERIMENTS`. Then add the expected values and their
+sources to ``expected.json`` (:class:`~experiments.results.Expectation`), under the name and mode (``"smoke"``,
+``"full/default"``, ``"full/paper"``). The command line, the tests and the documentation use these entries.
+Experiments may import every package except the application.
 """
 
 import importlib
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPERIMENTS", "PRESETS", "Experiment", "Module", "find", "listing"]
 
-#: What ``--preset`` allows.
+#: Values of ``--preset``.
 PRESETS = ("default", "paper")
 
 
 class Module(Protocol):
-    """What the module of an experiment offers."""
+    """Interface of the module of an experiment."""
 
     def run(self, request: "Request") -> "Result":
-        """Run it."""
+        """Run the experiment."""
 
     def figure(self, result: "Result") -> Any:
         """Draw a result as a matplotlib Figure."""
@@ -52,9 +52,9 @@ class Experiment:
     Attributes
     ----------
     name : str
-        Of the module, and on the command line.
+        Name of the module, and of the experiment on the command line.
     title, source : str
-        What it shows, and the figures or tables that it follows.
+        Subject, and the figures or tables that it reproduces.
     """
 
     name: str
@@ -69,31 +69,39 @@ class Experiment:
 #: Every experiment, in the order of ``fathomless reproduce --list``.
 EXPERIMENTS = (
     Experiment("spiral", "Spirals: accuracy and depth against rotation", "Nazaret and Blei (2022), Figure 3, Table 1"),
-    Experiment("structure", "Depth follows the data: tables whose truth is known", "beyond the papers"),
-    Experiment("uci", "Regression on nine tables, against finite depths", "Nazaret and Blei (2022), Figure 8"),
-    Experiment("cifar", "Depth follows the difficulty of images", "Nazaret and Blei (2022), Table 2, Figures 4, 7"),
+    Experiment("structure", "Posterior over depth on tables with known truth", "in no paper"),
+    Experiment("uci", "Regression on nine tables, compared with finite depths", "Nazaret and Blei (2022), Figure 8"),
     Experiment(
-        "images", "Images by networks whose weights may be absent", "Skaaret-Lund and others (2023), Tables 1, 2"
+        "cifar",
+        "Posterior over depth and difficulty of image classes",
+        "Nazaret and Blei (2022), Table 2, Figures 4, 7",
     ),
+    Experiment("images", "Image classification by sparse networks", "Skaaret-Lund and others (2023), Tables 1, 2"),
     Experiment(
-        "clusters", "Five clusters: unsure where nothing was seen", "Skaaret-Lund and others (2023), Figures 5-10"
+        "clusters", "Five clusters: uncertainty away from the data", "Skaaret-Lund and others (2023), Figures 5-10"
     ),
-    Experiment("sequences", "Transformers of unbounded depth, and Bayesian layers inside", "beyond the paper"),
-    Experiment("joint", "Depth and sparsity inferred together", "beyond the papers"),
-    Experiment("logistic", "Which of twenty columns matter", "Skaaret-Lund and others (2023), Table 3, Figure 4"),
-    Experiment("paths", "Toy regressions by paths of weights", "Xu and others (2020), Figures 2-4"),
-    Experiment("doubt", "Doubt where there are no data, beside the model's own posterior", "beyond the papers"),
-    Experiment("landing", "Gradients without variance at the optimum", "Xu and others (2020), section 3.1"),
-    Experiment("solvers", "What a step costs: orders, divergences, gradients, grids", "beyond the paper"),
-    Experiment("digits", "Digits by paths of weights, against the number of steps", "beyond the paper"),
-    Experiment("continuous_images", "MNIST by paths of weights", "Xu and others (2022), Table 1"),
-    Experiment("continuous_uci", "Nine tables by paths of weights, against other families", "beyond the papers"),
-    Experiment("chefs", "Graphs drawn from the Indian chefs process and its relatives", "Dallaire and others (2016)"),
-    Experiment("conditional", "Six tables by infinite graphs, against other families", "beyond the papers"),
+    Experiment("sequences", "Transformers of unbounded depth with Bayesian layers", "in no paper"),
+    Experiment("joint", "Depth and sparsity inferred together", "in no paper"),
+    Experiment(
+        "logistic", "Variable selection among twenty columns", "Skaaret-Lund and others (2023), Table 3, Figure 4"
+    ),
+    Experiment("paths", "Toy regressions by continuous depth", "Xu and others (2020), Figures 2-4"),
+    Experiment("doubt", "Uncertainty away from the data, compared with the exact posterior", "in no paper"),
+    Experiment("landing", "Variance of gradient estimators at the optimum", "Xu and others (2020), section 3.1"),
+    Experiment("solvers", "Discretisation: orders, divergences, gradients, grids", "in no paper"),
+    Experiment("digits", "Digits by continuous depth, against the number of steps", "in no paper"),
+    Experiment("continuous_images", "MNIST by continuous depth", "Xu and others (2022), Table 1"),
+    Experiment("continuous_uci", "Nine tables by continuous depth, compared with other families", "in no paper"),
+    Experiment("chefs", "Graphs drawn from the Indian chefs process and related priors", "Dallaire and others (2016)"),
+    Experiment("conditional", "Six tables by infinite graphs, compared with other families", "in no paper"),
     Experiment("densities", "Densities of nine tables by infinite graphs", "Dallaire and others (2016), Table 1"),
-    Experiment("manifolds", "Every cluster of weights, and doubt in a gap", "Pradier and others (2018), Figures 1-3"),
+    Experiment(
+        "manifolds",
+        "Modes of the posterior over weights, and uncertainty in a gap",
+        "Pradier and others (2018), Figures 1-3",
+    ),
     Experiment("manifold_uci", "Nine tables by weight manifolds", "Pradier and others (2018), Figures 4, 5"),
-    Experiment("horizon", "A random horizon: does it follow the rotation of spirals", "beyond the papers"),
+    Experiment("horizon", "Posterior over a random horizon and rotation of spirals", "in no paper"),
 )
 
 
@@ -103,7 +111,7 @@ def find(name: str) -> Experiment:
     Raises
     ------
     DataError
-        If there is none.
+        If there is no experiment of that name.
     """
     for experiment in EXPERIMENTS:
         if experiment.name == name:

@@ -1,8 +1,8 @@
-"""The Indian chefs process and its layered relatives: graphs drawn from the priors, and how large they are.
+"""Sizes of graphs drawn from the Indian chefs process and the related layered priors.
 
-Numbers of hidden units, edges and the depth, over exact draws, for several concentrations and masses; three observed
-units at the bottom. No data are involved. In layers the number of hidden units has a heavy tail: graphs beyond 60 units
-are left out there, and their share is told.
+The number of hidden units, the number of edges and the depth are summarised over exact draws, for several
+concentrations and masses, with three observed units at the bottom. No data are used. Under the layered priors the
+number of hidden units has a heavy tail: graphs with more than 60 units are left out, and their share is reported.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import Request, Result, Value, summed_up
+from experiments.results import Request, Result, Value, average
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.simulate import sample
 from fathomless.system.errors import DataError
@@ -37,21 +37,22 @@ def run(request: Request) -> Result:
         for kind in PRIORS
         for name, (concentration, mass) in LAWS.items()
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
-    for name, part in found.items():
+    for name, part in results.items():
         for quantity in ("hidden", "edges", "depth"):
-            values[f"{name}/{quantity}"] = summed_up(part[quantity])
+            values[f"{name}/{quantity}"] = average(part[quantity])
         values[f"{name}/left_out"] = Value(part["left_out"])
-    curves = {name: [part["orders"], part["links"]] for name, part in found.items()}
+    curves = {name: [part["orders"], part["links"]] for name, part in results.items()}
     return Result("chefs", request.mode, request.preset, request.seed, values, settings, seconds, curves)
 
 
 def _part(settings: Mapping[str, Any], kind: str, concentration: float, mass: float) -> dict[str, Any]:
-    """Draw graphs of one prior; the first of middling size is kept for the picture."""
+    """Draw graphs from one prior; the first graph closest to the mean size is kept for the figure."""
     prior = GraphPrior(concentration, mass, kind=kind)
     generator = np.random.default_rng(fold_in(settings["seed"], "chefs", kind, f"{concentration}", f"{mass}"))
-    graphs, lost = [], 0
+    graphs = []
+    lost = 0
     for _ in range(settings["draws"]):
         try:
             graphs.append(sample(prior, [0.0] * _OBSERVED, generator, most=_MOST + _OBSERVED))

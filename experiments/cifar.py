@@ -1,11 +1,12 @@
-"""Images: depth follows the difficulty of the classes (Nazaret and Blei 2022, Table 2, Figures 4 and 7).
+"""Posterior over depth for image classes of different difficulty (Nazaret and Blei 2022, Table 2, Figures 4 and 7).
 
 Three tasks from CIFAR-10: deer against car, which networks hardly ever confuse; cat against dog, which they confuse
-most; all ten classes. With an accelerator a full run has the paper's architecture on all images: 30 epochs of one
-cycle by default, the paper's 500 epochs and its schedule with ``preset="paper"``. Without one it has a narrow version
-of the architecture with group normalisation, on some images of the two pairs, halved in size and not augmented.
+most; all ten classes. With an accelerator, a full run trains the paper's architecture on all images. It takes 30 epochs
+of a one-cycle schedule by default, and the paper's 500 epochs and schedule with ``preset="paper"``. Without an
+accelerator it trains a narrow version of the architecture with group normalisation, on a subset of the images of the
+two pairs, halved in size and not augmented.
 
-There are no validation rows, as in the paper: the last epoch counts.
+As in the paper, there is no validation set: the results are those of the last epoch.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.results import Request, Result, Value, paired, summed_up
+from experiments.results import Request, Result, Value, average, paired_difference
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
@@ -54,42 +55,42 @@ _TASKS: Mapping[str, tuple[int, ...]] = {"deer_car": (4, 1), "cat_dog": (3, 5), 
 _MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 _CHUNK = 1000  # images scored at once
 _SMALL = (
-    "without a GPU the network is narrow, images are few, halved and not augmented, and epochs are few: depths and "
-    "accuracies are not the paper's"
+    "without a GPU the network is narrow, and fewer images (halved in size, not augmented) and fewer epochs are used: "
+    "depths and accuracies are not comparable with the paper's"
 )
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run does.
+    """Settings of a run.
 
     Attributes
     ----------
     tasks : tuple of str
-        Which classes.
+        Names of the tasks (sets of classes).
     seeds : int
-        Repetitions.
+        Number of repetitions.
     starts : tuple of float
-        Where the posterior over depth begins (λ₀); the first is the one that is compared.
+        Initial rates λ₀ of the posterior over depth; the first is used in comparisons.
     finite : tuple of int
-        Finite depths beside it.
+        Fixed depths to compare with.
     base, norm, halved : int, str, bool
-        Width and normalisation of the network; whether images are halved to 16 × 16.
+        Width and normalisation of the network; True if images are halved to 16 × 16.
     images : int or None
-        Training images of each class; None takes all.
+        Number of training images of each class; None for all.
     augment : bool
-        Crop and flip.
+        Crop and flip the images at random.
     stages : (int, int)
-        Blocks of the first and of the second stage.
+        Number of blocks of the first and of the second stage.
     training : Training
-        Options.
+        Options of the training.
     hard : bool
-        The paper's family and its weight decay, everything in the divergence.
+        Use the paper's variational family and its weight decay, with all terms in the divergence.
     two_sided : bool
-        HardTruncation the family below too: a Poisson law cannot leave out the shallow depths that do not fit, and they
-        weigh more the harder the task is.
+        Truncate the family below too. A Poisson law cannot exclude shallow depths that fit badly, and the harder the
+        task, the more weight it gives them.
     prior : float
-        Mean of depth − 1 before the data.
+        Prior mean of depth − 1.
     """
 
     tasks: tuple[str, ...] = ("deer_car", "cat_dog", "all")
@@ -125,13 +126,13 @@ _NARROW = Setup(
         structure_rate=1.0,
         structure_optimizer="natural",
         structure_radius=0.3,
-        structure_delay=12,  # else depth falls while deep layers know nothing yet, and does not come back
+        structure_delay=12,  # otherwise depth falls while deep layers are still untrained, and does not recover
     ),
 )
 
 
 def setup(mode: str, preset: str, accelerator: bool) -> Setup:
-    """Return what a run does.
+    """Return the settings of a run.
 
     Raises
     ------
@@ -148,7 +149,7 @@ def setup(mode: str, preset: str, accelerator: bool) -> Setup:
     sgd = Training(
         optimizer="sgd", learning_rate=0.1, structure_rate=1.0, structure_every=1, schedule="one_cycle", mixed=True
     )
-    if preset == "paper":  # the last rate goes on to the end, as in its code
+    if preset == "paper":  # the last learning rate is kept to the end, as in the paper's code
         pieces = ((5, 0.1), (195, 1.0), (100, 0.1), (200, 0.01))
         slow = dataclasses.replace(sgd, epochs=500, schedule=pieces, precondition=False)
         return Setup(starts=(5.0, 1.0, 10.0), finite=(5, 8, 10, 15, 20, 30), training=slow, hard=True)
@@ -156,13 +157,13 @@ def setup(mode: str, preset: str, accelerator: bool) -> Setup:
 
 
 def run(request: Request) -> Result:
-    """Train on every task; see :class:`experiments.Module`. It needs the folder with CIFAR-10."""
+    """Train on every task; see :class:`experiments.Module`. CIFAR-10 is needed."""
     device = torch.device("cuda" if request.mode == "full" and torch.cuda.is_available() else "cpu")
     chosen = setup(request.mode, request.preset, device.type == "cuda")
     settings = {"seed": request.seed, "preset": request.preset, "device": device.type, **dataclasses.asdict(chosen)}
-    settings = json.loads(json.dumps(settings))  # as checkpoints give it back
+    settings = json.loads(json.dumps(settings))  # as a checkpoint returns it
     models = {f"udn_{start:g}": start for start in chosen.starts} | {f"L{depth}": depth for depth in chosen.finite}
-    images = _loaded(datasets.load("cifar10", request.data), chosen, device)
+    images = _load_images(datasets.load("cifar10", request.data), chosen, device)
     parts = {
         f"{task}/{name}/{s}": functools.partial(
             _scores,
@@ -170,23 +171,23 @@ def run(request: Request) -> Result:
             chosen,
             start,
             fold_in(request.seed, task, s),
-            _place(request.out, task, name, s),
+            _checkpoint_folder(request.out, task, name, s),
             settings,
         )
         for task, (name, start), s in itertools.product(chosen.tasks, models.items(), range(chosen.seeds))
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
-    values, curves = _summed(found, chosen, list(models))
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    values, curves = _summarise(results, chosen, list(models))
     notes = [] if device.type == "cuda" or request.mode == "smoke" else [_SMALL]
     return Result("cifar", request.mode, request.preset, request.seed, values, settings, seconds, curves, tuple(notes))
 
 
-def _place(out: str | PathLike[str] | None, task: str, name: str, s: int) -> Path | None:
+def _checkpoint_folder(out: str | PathLike[str] | None, task: str, name: str, s: int) -> Path | None:
     return None if out is None else Path(out) / "parts" / f"{task}-{name}-{s}"
 
 
 def _law(chosen: Setup, start: float) -> DepthLaw:
-    """Return a law that starts at a rate, or stays at a depth if that is a whole number."""
+    """Return a law with the initial rate `start`, or a fixed depth if `start` is an integer."""
     if isinstance(start, int):
         return FixedDepth((start - 1,))
     if chosen.hard:
@@ -194,7 +195,7 @@ def _law(chosen: Setup, start: float) -> DepthLaw:
     return TruncatedPoisson(start, HardTruncation(0.05, 0.95)) if chosen.two_sided else TruncatedPoisson(start)
 
 
-def _summed(
+def _summarise(
     found: Mapping[str, Mapping[str, Any]], chosen: Setup, models: list[str]
 ) -> tuple[dict[str, Value], dict[str, Any]]:
     values: dict[str, Value] = {}
@@ -202,7 +203,7 @@ def _summed(
     for task, name in itertools.product(chosen.tasks, models):
         runs = [found[f"{task}/{name}/{s}"] for s in range(chosen.seeds)]
         for score in ("accuracy", "log_likelihood", "mean_depth"):
-            values[f"{task}/{name}/{score}"] = summed_up([one[score] for one in runs])
+            values[f"{task}/{name}/{score}"] = average([one[score] for one in runs])
         curves[f"{task}/{name}"] = {"posterior": [one["posterior"] for one in runs], "path": [r["path"] for r in runs]}
     first = models[0]
     if {"deer_car", "cat_dog"} <= set(chosen.tasks):
@@ -210,7 +211,7 @@ def _summed(
             [found[f"{task}/{first}/{s}"]["mean_depth"] for s in range(chosen.seeds)]
             for task in ("cat_dog", "deer_car")
         ]
-        values["hard_minus_easy"] = paired(*depths)
+        values["hard_minus_easy"] = paired_difference(*depths)
         values["least_hard_minus_easy"] = Value(min(a - b for a, b in zip(*depths, strict=True)))
     if len(chosen.starts) > 1:
         for task in chosen.tasks:
@@ -223,10 +224,10 @@ def _summed(
 
 
 class Pixels(nn.Module):
-    """Bytes (B, C, H, W) to normalised numbers; in training also cropped and flipped at random.
+    """Preprocessing of images: bytes (B, C, H, W) to normalised numbers, with random crops and flips in training.
 
-    A crop is taken from the image with `padding` black pixels on each side (0: neither crops nor flips). Random numbers
-    come from torch's global stream on the device, which the training loop lends, seeded by the epoch.
+    A crop is taken from the image with `padding` black pixels on each side (0: no crops and no flips). Random numbers
+    come from torch's global generator of the device, which the training loop seeds by the epoch.
     """
 
     mean: Tensor
@@ -241,13 +242,14 @@ class Pixels(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, and augment in training."""
         if self.training and self.padding:
-            x = self._shifted(x)
+            x = self._shift(x)
         y: Tensor = (x.to(self.mean.dtype) - self.mean) / self.std
         return y.contiguous(memory_format=self.form)
 
-    def _shifted(self, x: Tensor) -> Tensor:
+    def _shift(self, x: Tensor) -> Tensor:
         batch, _, height, width = x.shape
-        p, device = self.padding, x.device
+        p = self.padding
+        device = x.device
         down, right = torch.randint(0, 2 * p + 1, (2, batch, 1), device=device)
         flip = torch.rand(batch, 1, device=device) < 0.5
         row = down + torch.arange(height, device=device)  # (B, H)
@@ -258,7 +260,7 @@ class Pixels(nn.Module):
         return padded[image, :, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
 
 
-def _loaded(found: datasets.Dataset, chosen: Setup, device: torch.device) -> dict[str, tuple[Rows, Rows]]:
+def _load_images(found: datasets.Dataset, chosen: Setup, device: torch.device) -> dict[str, tuple[Rows, Rows]]:
     """Return training and test rows of every task, as bytes on the device."""
     y = np.asarray(found.y)
     images: dict[str, tuple[Rows, Rows]] = {}
@@ -285,27 +287,33 @@ def train(
     rows : Rows
         Images as bytes, and classes.
     chosen : Setup
-        What to do.
+        Settings.
     law : DepthLaw
-        Family of the posterior over depth − 1, and its start.
+        Family of the posterior over depth − 1, with its initial parameters.
     seed : int
-        Of weights, order and augmentation.
+        Seed of weights, order of rows and augmentation.
     keeper : Checkpoint, optional
-        Where to go on from, and to leave what is needed for that.
+        Checkpoint to resume from and to write to.
     stop_at : int, optional
         Pause after this epoch (:class:`~fathomless.system.errors.PausedError`), for a time limit.
     """
-    classes, size = int(rows.y.max()) + 1, rows.x.shape[-1]
+    classes = int(rows.y.max()) + 1
+    size = rows.x.shape[-1]
     net = ConvNet(size=size, outputs=classes, base=chosen.base, norm=chosen.norm, stages=chosen.stages)
 
     # faster on accelerators; on processors torch 2.13 can corrupt memory in its backward pass of group normalisation
     form = torch.channels_last if rows.x.is_cuda else torch.contiguous_format
 
     def layer(depth: int) -> nn.Module:
-        part = net.layer(depth).to(memory_format=form)  # type: ignore[call-overload]
-        return nn.Sequential(Pixels(size // 8 if chosen.augment else 0, form), part) if depth == 1 else part
+        part: nn.Module = net.layer(depth).to(memory_format=form)  # type: ignore[call-overload]
+        if depth > 1:
+            return part
+        padding = size // 8 if chosen.augment else 0
+        return nn.Sequential(Pixels(padding, form), part)
 
-    decay = 1.0 + 1e-4 * len(rows) if chosen.hard else 1.0  # the prior's, and the optimiser's of the paper's code
+    decay = (
+        1.0 + 1e-4 * len(rows) if chosen.hard else 1.0
+    )  # that of the prior plus that of the optimiser in the paper's code
     model = UnboundedDepth(
         layer,
         net.head,
@@ -337,10 +345,10 @@ def _scores(
     place: Path | None,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Train one network, score it on the test images."""
+    """Train one network and score it on the test images."""
     keeper = None if place is None else Checkpoint(place, 60.0, {"settings": settings, "seed": seed})
     done = train(images[0], chosen, _law(chosen, start), seed, keeper)
-    right, density = evaluated(done, images[1])
+    right, density = evaluate(done, images[1])
     if place is not None:
         io.remove(place)
     structure = done.model.structure()
@@ -355,7 +363,7 @@ def _scores(
 
 
 @torch.no_grad()
-def evaluated(done: Fitted, rows: Rows) -> tuple[float, float]:
+def evaluate(done: Fitted, rows: Rows) -> tuple[float, float]:
     """Return accuracy and mean log predictive density of the mixture over depths."""
     right = density = 0.0
     for part in rows.parts(_CHUNK):
@@ -370,11 +378,12 @@ def evaluated(done: Fitted, rows: Rows) -> tuple[float, float]:
 
 
 def figure(result: Result) -> Any:
-    """Draw the posteriors over depth (Figure 4), and the path of the mean depth from each start (Figure 7)."""
+    """Draw the posteriors over depth (Figure 4) and the mean depth by epoch from each start (Figure 7)."""
     from experiments.pictures import colours, panels
     from fathomless.plots.canvas import legend, start, whole_numbers
 
-    tasks, starts = result.settings["tasks"], [f"udn_{s:g}" for s in result.settings["starts"]]
+    tasks = result.settings["tasks"]
+    starts = [f"udn_{s:g}" for s in result.settings["starts"]]
     page, (left, right) = panels(2)
     start(left, "Posterior over depth", "depth (layers)", "probability")
     start(right, "Mean depth during training", "epoch", "layers")

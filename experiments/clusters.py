@@ -1,15 +1,16 @@
-r"""Five Gaussian clusters: is a network unsure where it has seen nothing? Figures 5 to 10 of the paper.
+r"""Five Gaussian clusters: predictive uncertainty away from the training data. Figures 5 to 10 of the paper.
 
-A network with 1000 rectified units is trained on 10, 50 and 200 cases of each cluster, with spikes and slabs ("lrt",
-and "flow" with multipliers), with a Gaussian on every weight ("dense") and with Monte Carlo dropout. The clusters are
-known, so that each can be compared with what Bayes' rule says: the entropy over the square, and the log-likelihood of
-10,000 other cases. Far outside of the square entropy alone misleads, because logits go on to grow there; the second
-study flags points whose largest mean logit is beyond that of 95 % of the training cases.
+A network with 1000 rectified units is trained on 10, 50 and 200 cases of each cluster. It has spike-and-slab weights
+("lrt", and "flow" with multipliers), an independent Gaussian on every weight ("dense"), or Monte Carlo dropout. The
+clusters are known, so each method is compared with Bayes' rule: by the entropy over the unit square, and by the
+log-likelihood of 10,000 test cases. Far outside the square entropy alone is misleading, because the logits keep growing
+there. The second study therefore flags points whose largest mean logit exceeds that of 95 % of the training cases.
 
-Four of the five printed covariances are none. Here they are :math:`(A^\top A)^{1/2}` of what is printed: what a sampler
-that factorises A by its singular values draws from. The bound of so wide a network with so few cases is best where
-nearly all is pruned; the paper's figures are those of a training that ends long before ("budget"), and "converged" goes
-further. Ours ("calibrated") weighs the divergence by T < 1, chosen by log-likelihood on data of other seeds.
+Four of the five printed matrices are not covariances. For a printed matrix A this module uses :math:`(A^\top A)^{1/2}`,
+the covariance of a sampler that factorises A by its singular values. For so wide a network and so few cases the
+evidence lower bound is largest where nearly all weights are pruned. The paper's figures come from a training that stops
+long before ("budget"); "converged" trains further. The settings of this library ("calibrated") multiply the divergence
+by T < 1, chosen by log-likelihood on data of other seeds.
 """
 
 import math
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.results import Request, Result, Value, summed_up
+from experiments.results import Request, Result, Value, average
 from fathomless.data.rows import Rows
 from fathomless.families.baselines.model import dropout_network
 from fathomless.families.sparse.model import SparseNetwork
@@ -44,7 +45,7 @@ from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]
 
-#: Kinds of networks that are compared.
+#: Kinds of networks to compare.
 METHODS = ("lrt", "flow", "dense", "dropout")
 _NAMES = ("LRT", "FLOW", "dense", "dropout")
 _UNITS, _CLASSES = 1000, 5
@@ -122,12 +123,13 @@ def grid(low: float, high: float, side: int) -> Tensor:
 
 
 class _Cases:
-    """Training and test cases of one repetition, scaled so that the training cases fill the unit square."""
+    """Training and test cases of one repetition, scaled by the training cases to the unit square."""
 
     def __init__(self, size: int, repetition: int, seed: int, tests: int) -> None:
         x, y = sample(size, as_generator(fold_in(seed, "train", size, repetition)))
         raw, self.labels = sample(tests, as_generator(fold_in(seed, "test", repetition)))
-        self.low, self.high = x.amin(0), x.amax(0)
+        self.low = x.amin(0)
+        self.high = x.amax(0)
         self.train = Rows(((x - self.low) / (self.high - self.low)).float(), y)
         self.test = (raw - self.low) / (self.high - self.low)
 
@@ -136,15 +138,15 @@ class _Cases:
         return posterior(self.low + (self.high - self.low) * x)
 
     def entropy(self) -> Tensor:
-        """Return the entropy over the unit square that Bayes' rule gives."""
+        """Return the entropy of the class under Bayes' rule, over the unit square."""
         log_p = self.posterior(grid(0.0, 1.0, _SIDE))
         return -(log_p.exp() * log_p).sum(-1)
 
 
 def run(request: Request) -> Result:
-    """Train and score every method; see :class:`experiments.Module`. It needs no data and no accelerator.
+    """Train and score every method; see :class:`experiments.Module`. No data and no accelerator are needed.
 
-    The smoke run is one short training of each method on 50 cases of each cluster, with our settings.
+    The smoke run is one short training of each method on 50 cases of each cluster, with this library's settings.
     """
     full = request.mode == "full"
     panels = PROTOCOLS[request.preset if full else "default"]
@@ -160,17 +162,17 @@ def run(request: Request) -> Result:
         if i < times
     ]
     parts = {"/".join(map(str, cell)): partial(_part, settings, *cell) for cell in cells}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for name, size, method in dict.fromkeys(cell[:3] for cell in cells):
-        own = [found[f"{name}/{size}/{method}/{i}"]["scores"] for i in range(panels[name]["repetitions"][str(size)])]
-        values |= {f"{name}/{size}/{method}/{key}": summed_up([scores[key] for scores in own]) for key in own[0]}
-    values |= _true(settings)
-    curves = {name.removesuffix("/0"): part["maps"] for name, part in found.items() if name.endswith("/0")}
+        own = [results[f"{name}/{size}/{method}/{i}"]["scores"] for i in range(panels[name]["repetitions"][str(size)])]
+        values |= {f"{name}/{size}/{method}/{key}": average([scores[key] for scores in own]) for key in own[0]}
+    values |= _score_truth(settings)
+    curves = {name.removesuffix("/0"): part["maps"] for name, part in results.items() if name.endswith("/0")}
     return Result("clusters", request.mode, request.preset, request.seed, values, settings, seconds, curves)
 
 
-def _true(settings: Mapping[str, Any]) -> dict[str, Value]:
+def _score_truth(settings: Mapping[str, Any]) -> dict[str, Value]:
     """Score Bayes' rule as if it were a method."""
     values: dict[str, Value] = {}
     panels = settings["panels"].values()
@@ -179,13 +181,13 @@ def _true(settings: Mapping[str, Any]) -> dict[str, Value]:
         for i in range(max(panel["repetitions"].get(str(size), 0) for panel in panels)):
             cases = _Cases(size, i, settings["seed"], settings["tests"])
             log_p = cases.posterior(cases.test)
-            scores.append(_tested(log_p, cases.labels) | {"entropy": float(cases.entropy().mean())})
-        values |= {f"true/{size}/{key}": summed_up([own[key] for own in scores]) for key in scores[0]}
+            scores.append(_score_labels(log_p, cases.labels) | {"entropy": float(cases.entropy().mean())})
+        values |= {f"true/{size}/{key}": average([own[key] for own in scores]) for key in scores[0]}
     return values
 
 
 def _part(settings: Mapping[str, Any], name: str, size: int, method: str, repetition: int) -> dict[str, Any]:
-    """Train one network; return its scores, and of the first repetition what is drawn."""
+    """Train one network; return its scores, and for the first repetition the data of the figure."""
     cases = _Cases(size, repetition, settings["seed"], settings["tests"])
     panel = settings["panels"][name]
     own = {**panel, **panel.get("own", {}).get(method, {})}
@@ -208,15 +210,15 @@ def _part(settings: Mapping[str, Any], name: str, size: int, method: str, repeti
         evaluate_every=own["steps"],
     )
     fit(model, Categorical(_CLASSES), cases.train, training=training, seed=seed)
-    scores, maps = _scores(model, cases, own["draws"])
+    scores, maps = _score(model, cases, own["draws"])
     if method in ("lrt", "flow"):
         scores["density"] = model.structure().statistics["density"]
-    outside, more = _outside(model, cases, own["draws"])
+    outside, more = _score_outside(model, cases, own["draws"])
     return {"scores": scores | outside, "maps": maps | more if repetition == 0 else {}}
 
 
 def _sparse(method: str, own: Mapping[str, Any], seed: int) -> SparseNetwork:
-    """Build a network with spikes and slabs, with the initial values of the paper or with ours."""
+    """Build a spike-and-slab network, with the initial values of the paper or of this library."""
     start = bias = SlabStart()
     flow = FlowOptions(hidden=(50, 50))
     if own["published"]:
@@ -228,7 +230,8 @@ def _sparse(method: str, own: Mapping[str, Any], seed: int) -> SparseNetwork:
     def make(_: str, part: nn.Module) -> SpikeSlab:
         nn.init.kaiming_normal_(cast(Tensor, part.weight))
         nn.init.zeros_(cast(Tensor, part.bias))
-        prior, multiplier = SlabPrior(own["inclusion"], own["scale"]), flow if method == "flow" else None
+        prior = SlabPrior(own["inclusion"], own["scale"])
+        multiplier = flow if method == "flow" else None
         options: dict[str, Any] = {"multiplier": multiplier, "start": start, "bias_start": bias}
         return SpikeSlab(part, prior, inclusion=method != "dense", **options)
 
@@ -238,7 +241,7 @@ def _sparse(method: str, own: Mapping[str, Any], seed: int) -> SparseNetwork:
 
 
 @torch.no_grad()
-def _seen(model: Model, x: Tensor, draws: int) -> tuple[ClassPredictive, Tensor]:
+def _predict(model: Model, x: Tensor, draws: int) -> tuple[ClassPredictive, Tensor]:
     """Return the prediction at x, and the largest of the logits averaged over draws, shape (N,)."""
     parts = [model.draw(part.float(), draws, as_generator(0)) for part in x.split(2000)]  # the same networks each time
     whole = replace(parts[0], f=torch.cat([part.f for part in parts], 1))
@@ -246,8 +249,8 @@ def _seen(model: Model, x: Tensor, draws: int) -> tuple[ClassPredictive, Tensor]
     return cast(ClassPredictive, predictive(whole, Categorical(_CLASSES))), mean.amax(-1).double()
 
 
-def _tested(log_p: Tensor, labels: Tensor) -> dict[str, float]:
-    """Score log probabilities of test cases; `confidence` is that of the middle case of all, sorted by it."""
+def _score_labels(log_p: Tensor, labels: Tensor) -> dict[str, float]:
+    """Score log probabilities of test cases; `confidence` is the median of the largest class probability."""
     confident = log_p.exp().amax(-1).sort(descending=True).values
     return {
         "accuracy": float((log_p.argmax(-1) == labels).double().mean()),
@@ -256,12 +259,14 @@ def _tested(log_p: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
-def _scores(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Score the test cases and the unit square; return the scores, and what is drawn."""
-    log_p, true = _seen(model, cases.test, draws)[0].log_probs, cases.posterior(cases.test)
-    entropy, other = _seen(model, grid(0.0, 1.0, _SIDE), draws)[0].entropy(), cases.entropy()
-    scores = _tested(log_p, cases.labels)
-    best = _tested(true, cases.labels)["log_likelihood"]
+def _score(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Score the test cases and the unit square; return the scores and the data of the figure."""
+    log_p = _predict(model, cases.test, draws)[0].log_probs
+    true = cases.posterior(cases.test)
+    entropy = _predict(model, grid(0.0, 1.0, _SIDE), draws)[0].entropy()
+    other = cases.entropy()
+    scores = _score_labels(log_p, cases.labels)
+    best = _score_labels(true, cases.labels)["log_likelihood"]
     scores |= {
         "log_likelihood_missing": best - scores["log_likelihood"],
         "entropy": float(entropy.mean()),
@@ -274,16 +279,17 @@ def _scores(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float], 
         "confidence": confidence[:: len(log_p) // 100],
         "accuracy": right.reshape(100, -1).mean(1),
     }
-    return scores, {"map": _plain(entropy)} | {name: _plain(curve) for name, curve in curves.items()}
+    return scores, {"map": _round(entropy)} | {name: _round(curve) for name, curve in curves.items()}
 
 
-def _outside(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Flag points of [-1, 2]² by their largest mean logit; return shares and areas, and what is drawn."""
+def _score_outside(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Flag points of [-1, 2]² by their largest mean logit; return shares, areas and the data of the figure."""
     x = grid(-1.0, 2.0, _WIDE)
     out = ((x < 0.0) | (x > 1.0)).any(1)
-    threshold = _seen(model, cases.train.x, draws)[1].quantile(0.95)
-    found, height = _seen(model, x, draws)
-    uncertainty, flagged = found.uncertainty(), height > threshold
+    threshold = _predict(model, cases.train.x, draws)[1].quantile(0.95)
+    found, height = _predict(model, x, draws)
+    uncertainty = found.uncertainty()
+    flagged = height > threshold
     shared = uncertainty.weights + uncertainty.structure  # between the label and the network
     rules = {"logit": height, "entropy": uncertainty.total, "information": shared}
     scores = {f"auroc_{name}": auroc(rule[out].numpy(), rule[~out].numpy()) for name, rule in rules.items()}
@@ -291,15 +297,15 @@ def _outside(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float],
         scores[f"flagged_{name}"] = float(flagged[part].double().mean())
     scores["flagged_entropy"] = float(uncertainty.total[flagged].mean()) if bool(flagged.any()) else math.nan
     drawn = {"outside_entropy": uncertainty.total, "outside_information": shared, "outside_flagged": flagged.double()}
-    return scores, {name: _plain(values) for name, values in drawn.items()}
+    return scores, {name: _round(values) for name, values in drawn.items()}
 
 
-def _plain(values: Tensor) -> Any:
+def _round(values: Tensor) -> Any:
     return values.double().mul(1000.0).round().div(1000.0).tolist()
 
 
 def figure(result: Result) -> Any:
-    """Draw entropy over the square for sizes and methods, what is flagged outside of it, and sorted test cases."""
+    """Draw the entropy over the square by size and method, the points flagged outside, and sorted test cases."""
     from experiments.pictures import colours
     from fathomless.plots.canvas import INK, legend, start
     from fathomless.plots.canvas import figure as blank
@@ -312,16 +318,16 @@ def figure(result: Result) -> Any:
     axes = top.subplots(len(rows) + 2, 5)
     for i, (name, size) in enumerate(rows):
         cases = _Cases(int(size), 0, result.settings["seed"], 1)
-        shown = [_kept(result, name, size, method).get("map") for method in METHODS]
+        shown = [_figure_data(result, name, size, method).get("map") for method in METHODS]
         for ax, title, values in zip(axes[i], (*_NAMES, "Bayes' rule"), [*shown, cases.entropy()], strict=True):
-            _map(ax, title if i == 0 else "", values, (0.0, 1.0), math.log(_CLASSES))
+            _draw_map(ax, title if i == 0 else "", values, (0.0, 1.0), math.log(_CLASSES))
         axes[i, -1].plot(*cases.train.x.T.numpy(), ".", color="white", markersize=1.2)
         axes[i, 0].set_ylabel(f"{name}\n{size} per class", color=INK, fontsize=9.0)
     name, size = rows[-1]
     for line, word, most in zip(axes[-2:], ("entropy", "information"), (math.log(_CLASSES), 0.5), strict=True):
         for ax, method in zip(line, METHODS, strict=False):
-            maps = _kept(result, name, size, method)
-            image = _map(ax, "", maps.get(f"outside_{word}"), (-1.0, 2.0), most)
+            maps = _figure_data(result, name, size, method)
+            image = _draw_map(ax, "", maps.get(f"outside_{word}"), (-1.0, 2.0), most)
             _hatch(ax, maps.get("outside_flagged"))
         line[0].set_ylabel(f"{word}, [-1, 2]²\n{name}, {size}", color=INK, fontsize=9.0)
         line[-1].set_axis_off()
@@ -342,34 +348,34 @@ def figure(result: Result) -> Any:
     return page
 
 
-def _kept(result: Result, *names: str) -> Mapping[str, Any]:
-    """Return what is drawn of a cell; dropout is trained in the first panel only."""
+def _figure_data(result: Result, *names: str) -> Mapping[str, Any]:
+    """Return the data of the figure for a cell; dropout is trained in the first panel only."""
     first = next(iter(result.settings["panels"]))
     at = "/".join(names) if "/".join(names) in result.curves else "/".join((first, *names[1:]))
     return cast(Mapping[str, Any], result.curves.get(at, {}))
 
 
-def _map(ax: Any, title: str, values: Any, ends: tuple[float, float], most: float) -> Any:
-    """Draw a map in nats, or nothing where there is none."""
+def _draw_map(ax: Any, title: str, values: Any, ends: tuple[float, float], most: float) -> Any:
+    """Draw a map in nats, or an empty one if `values` is None."""
     from fathomless.plots.canvas import INK
 
     ax.set_facecolor("none")
     ax.set_title(title, loc="left", color=INK, fontsize=10.0)
     ax.set(xticks=[], yticks=[], xlim=ends, ylim=ends, aspect="equal")
     ax.spines[:].set_visible(False)
-    shown = np.zeros((0, 0)) if values is None else _square(values)
+    shown = np.zeros((0, 0)) if values is None else _reshape(values)
     return ax.imshow(shown, origin="lower", extent=(*ends, *ends), vmin=0.0, vmax=most, cmap="viridis")
 
 
 def _hatch(ax: Any, flagged: Any) -> None:
-    """Hatch what is flagged on [-1, 2]², and mark the unit square."""
+    """Hatch the flagged points of [-1, 2]², and mark the unit square."""
     if flagged is not None:
         at = -1.0 + 3.0 * (np.arange(_WIDE) + 0.5) / _WIDE
-        drawn = ax.contourf(at, at, _square(flagged), [0.5, 1.5], colors="none", hatches=["///"])
+        drawn = ax.contourf(at, at, _reshape(flagged), [0.5, 1.5], colors="none", hatches=["///"])
         drawn.set(edgecolor="white", linewidth=0.0)
         ax.plot([0.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 0.0], color="white", linewidth=1.0)
 
 
-def _square(values: Any) -> Any:
+def _reshape(values: Any) -> Any:
     side = math.isqrt(len(values))
     return np.asarray(values).reshape(side, side).T  # the second coordinate goes up

@@ -1,7 +1,7 @@
-"""The nine tables of ``uci`` by continuous depth, beside unbounded depth, finite depths and mean-field weights.
+"""Continuous depth on the nine tables of ``uci``, compared with unbounded depth, finite depths and mean-field weights.
 
-All are regressors as they come, on the splits of ``uci``: split s shuffles the rows with seed s and keeps a tenth for
-the test. Models are ranked on every table by their mean log-likelihood, 1 is the best.
+All regressors have default options and the splits of ``uci``: split s shuffles the rows with seed s and keeps a tenth
+as the test set. Models are ranked on every table by their mean log-likelihood; rank 1 is the best.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from experiments.results import Request, Result, Value, paired, repeated, summed_up
+from experiments.results import Request, Result, Value, average, average_parts, paired_difference
 from experiments.uci import SPLITS, split
 from fathomless.data import datasets
 from fathomless.estimators.tasks import Regressor
@@ -25,7 +25,7 @@ from fathomless.system.jobs import run_parts
 
 __all__ = ["MODELS", "figure", "run"]
 
-#: Class and options of every model, the first is compared with the others.
+#: Class and options of every model; the first is compared with the others.
 MODELS: Mapping[str, tuple[type[Regressor], Mapping[str, Any]]] = {
     "continuous": (ContinuousDepthRegressor, {}),
     "udn": (UnboundedDepthRegressor, {}),
@@ -38,8 +38,8 @@ MODELS: Mapping[str, tuple[type[Regressor], Mapping[str, Any]]] = {
 def run(request: Request) -> Result:
     """Score every model on every table; see :class:`experiments.Module`.
 
-    There is no paper to follow: both presets are the same. The smoke run takes a table that comes with scikit-learn,
-    one split and short trainings, and needs no data folder.
+    This experiment is in no paper: both presets are the same. The smoke run uses a table of scikit-learn, one split and
+    short trainings. It needs no data folder.
     """
     full = request.mode == "full"
     models = MODELS if full else {name: MODELS[name] for name in ("continuous", "udn", "meanfield")}
@@ -51,30 +51,30 @@ def run(request: Request) -> Result:
     }
     cells = [(table, name, s) for table, count in settings["splits"].items() for name in models for s in range(count)]
     parts = {f"{t}/{name}/{s}": partial(_part, settings, t, name, s, request.data) for t, name, s in cells}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for table, count in settings["splits"].items():
         for name in models:
-            values |= repeated(found, f"{table}/{name}", count)
-        scores = {m: [found[f"{table}/{m}/{s}"]["log_likelihood"] for s in range(count)] for m in models}
+            values |= average_parts(results, f"{table}/{name}", count)
+        scores = {m: [results[f"{table}/{m}/{s}"]["log_likelihood"] for s in range(count)] for m in models}
         for name in list(models)[1:]:
-            gained = paired(scores["continuous"], scores[name])
+            gained = paired_difference(scores["continuous"], scores[name])
             values[f"{table}/log_likelihood_gained_over_{name}"] = gained
-    values |= _ranked(values, list(settings["splits"]), list(models))
+    values |= _rank(values, list(settings["splits"]), list(models))
     notes: tuple[str, ...] = ("RMSE and log-likelihood (nats per row) are of the standardised target.",)
     if request.preset == "paper":
         notes += ("both presets are the same: this experiment is in no paper",)
     return Result("continuous_uci", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
-def _ranked(values: Mapping[str, Value], tables: list[str], models: list[str]) -> dict[str, Value]:
-    """Rank models by log-likelihood; count tables where the RMSE is within a tenth of that of unbounded depth."""
+def _rank(values: Mapping[str, Value], tables: list[str], models: list[str]) -> dict[str, Value]:
+    """Rank models by log-likelihood; count tables with an RMSE at most 1.1 times that of unbounded depth."""
     ranks: dict[str, list[float]] = {name: [] for name in models}
     for table in tables:
         order = sorted(models, key=lambda name: -values[f"{table}/{name}/log_likelihood"].value)
         for name in models:
             ranks[name].append(1.0 + order.index(name))
-    found = {f"rank/{name}": summed_up(own) for name, own in ranks.items()}
+    found = {f"rank/{name}": average(own) for name, own in ranks.items()}
     found["rank_gained_over_meanfield"] = Value(found["rank/meanfield"].value - found["rank/continuous"].value)
     near = [values[f"{t}/continuous/rmse"].value <= 1.1 * values[f"{t}/udn/rmse"].value for t in tables]
     return {**found, "tables_near_udn": Value(float(sum(near)))}
@@ -83,14 +83,16 @@ def _ranked(values: Mapping[str, Value], tables: list[str], models: list[str]) -
 def _part(
     settings: Mapping[str, Any], table: str, name: str, s: int, data: str | PathLike[str] | None
 ) -> dict[str, float]:
-    """Fit one model to one split; return its scores on the other rows."""
-    found, seed = datasets.load(table, data), settings["seed"] + s
-    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
+    """Fit one model to the training rows of a split; return its scores on the test rows."""
+    dataset = datasets.load(table, data)
+    seed = settings["seed"] + s
+    X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y, dtype=np.float64)
     train, test = split(len(X), seed)
     kind, options = cast(tuple[Any, Mapping[str, Any]], MODELS[name])
     start = time.process_time()
     estimator = kind(random_state=seed, **{**options, **settings["options"]}).fit(X[train], y[train])
-    seconds, scale = time.process_time() - start, float(y[train].std())
+    seconds = time.process_time() - start
+    scale = float(y[train].std())
     forecast = estimator.predict_dist(X[test])
     low, high = estimator.predict_interval(X[test])
     return {
@@ -103,7 +105,7 @@ def _part(
 
 def figure(result: Result) -> Any:
     """Draw the scores of all models for every table."""
-    from experiments.pictures import dots, panels
+    from experiments.pictures import draw_dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables, models = list(result.settings["splits"]), list(result.settings["models"])
@@ -112,6 +114,6 @@ def figure(result: Result) -> Any:
     units = ("standard deviations of the target", "nats per row", "share")
     for ax, (score, title), unit in zip(axes, titles.items(), units, strict=True):
         start(ax, title, "", unit)
-        dots(ax, tables, {m: [result.values[f"{t}/{m}/{score}"] for t in tables] for m in models})
+        draw_dots(ax, tables, {m: [result.values[f"{t}/{m}/{score}"] for t in tables] for m in models})
     legend(axes[0])
     return page

@@ -1,13 +1,15 @@
-r"""Doubt where there are no data: what a network of continuous depth says there, and what its model itself says.
+r"""Uncertainty away from the data: approximate posteriors of continuous depth compared with the exact one.
 
-On the cosine with a gap of ``paths``, with the noise that is known. Compared are single networks from point estimates,
-averages of them, low rank started from a point fit, and the model's own posterior: all weights at depth 0 and all steps
-of the path, in standard normal numbers, sampled by Hamiltonian Monte Carlo. Beside them a Gaussian process. What an
-approximation lacks is the distance to the sampled posterior; what the model lacks, that of this to the process.
+The data are those of the cosine with a gap of ``paths``, with known noise. The methods are single networks with point
+estimates, averages of them, a low-rank posterior started from a point fit, and the exact posterior. The exact posterior
+covers all weights at depth 0 and all steps of the path, as standard normal numbers, and is sampled by Hamiltonian Monte
+Carlo. A Gaussian process is the reference. The error of an approximation is its distance to the sampled posterior; the
+error of the model is the distance of the sampled posterior to the Gaussian process.
 
-Low rank: with :math:`J` the Jacobian of the outputs at the data in the weights (in units of their prior deviations) at
-the point fit, U are its leading right singular vectors, with singular values :math:`d`, and the deviation along them is
-:math:`\rho = (1 + d^2 / \text{noise}^2)^{-1/2}`, that of the linearised network; across them it is the prior's.
+Low rank: let :math:`J` be the Jacobian of the outputs at the data with respect to the weights (in units of their prior
+deviations) at the point fit. U are its leading right singular vectors, with singular values :math:`d`. The deviation
+along U is :math:`\rho = (1 + d^2 / \text{noise}^2)^{-1/2}`, that of the linearised network; in the orthogonal
+directions it is the prior's.
 """
 
 import math
@@ -20,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.follow import drawn, each, rows_of
+from experiments.follow import draw_paths, networks_of, rows_of
 from experiments.gaussian_process import gaussian_process
-from experiments.paths import TOYS, Toy, scored
-from experiments.results import Request, Result, Value, repeated
+from experiments.paths import TOYS, Toy, score_regions
+from experiments.results import Request, Result, Value, average_parts
 from fathomless.data.rows import Rows
 from fathomless.data.targets import TargetScale
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
@@ -39,16 +41,16 @@ from fathomless.posterior.predictive import predictive
 from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["METHODS", "Sampled", "figure", "hamiltonian", "prior_output", "r_hat", "run"]
+__all__ = ["METHODS", "Sampled", "figure", "prior_output", "r_hat", "run", "sample_hamiltonian"]
 
-#: What is compared.
+#: Methods to compare.
 METHODS = ("one", "average", "lowrank", "hamiltonian", "process")
 _LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
 _TOY = "cosine"
 
 
 def run(request: Request) -> Result:
-    """Fit the toy by every method; see :class:`experiments.Module`. It needs no data folder."""
+    """Fit the toy by every method; see :class:`experiments.Module`. No data folder is needed."""
     full = request.mode == "full"
     own: dict[str, Any] = {"repetitions": 3, "width": 32, "hidden": 64, "rate": 0.02, "steps": 5, "options": {}}
     own |= {"rank": 24, "epochs": 3000, "chains": 4, "warm_up": 1500, "kept": 3000, "leapfrogs": 40, "paths": 200}
@@ -59,12 +61,12 @@ def run(request: Request) -> Result:
     parts = {
         f"{method}/{s}": partial(_part, settings, method, s) for method in METHODS for s in range(own["repetitions"])
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for method in METHODS:
-        values |= repeated(found, method, own["repetitions"])
-    curves: dict[str, Any] = {method: found[f"{method}/0"]["drawn"] for method in METHODS}
-    notes = ("densities in nats per row, of new points; coverage of 95 % intervals.",)
+        values |= average_parts(results, method, own["repetitions"])
+    curves: dict[str, Any] = {method: results[f"{method}/0"]["drawn"] for method in METHODS}
+    notes = ("densities in nats per row, on new points; coverage of 95 % intervals.",)
     return Result("doubt", request.mode, request.preset, request.seed, values, settings, seconds, curves, notes)
 
 
@@ -74,7 +76,8 @@ class _Fit(NamedTuple):
 
 
 def _part(settings: Mapping[str, Any], method: str, s: int) -> dict[str, Any]:
-    toy, seed = TOYS[_TOY], fold_in(settings["seed"], _TOY, s)
+    toy = TOYS[_TOY]
+    seed = fold_in(settings["seed"], _TOY, s)
     X, y = toy.sample(40, seed)
     if method == "process":
         predict, evidence = gaussian_process(X[:, 0], y)
@@ -84,7 +87,7 @@ def _part(settings: Mapping[str, Any], method: str, s: int) -> dict[str, Any]:
     at = np.linspace(toy.outside[0][0], toy.outside[-1][1], 121)
     curves = {"x": at, "quantiles": found.predict(at).quantiles(_LEVELS), "X": X[:, 0], "y": y}
     shown = {key: np.round(np.asarray(value), 4).tolist() for key, value in curves.items()}
-    return {**scored(found.predict, toy, seed), **found.told, "drawn": shown}
+    return {**score_regions(found.predict, toy, seed), **found.told, "drawn": shown}
 
 
 def _network(settings: Mapping[str, Any], seed: int, **options: Any) -> ContinuousDepthRegressor:
@@ -92,41 +95,42 @@ def _network(settings: Mapping[str, Any], seed: int, **options: Any) -> Continuo
     return ContinuousDepthRegressor(random_state=seed).set_params(**given, **settings["options"], **options)
 
 
-def _fitted(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int, **options: Any) -> _Fit:
+def _fit_average(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int, **options: Any) -> _Fit:
     """Fit the regressor with the known noise."""
     scale = float(y.std())
     estimator = _network(settings, seed, noise=toy.noise / scale, likelihood="gaussian", **options).fit(X, y)
-    return _of_model(estimator, estimator.model_, estimator.likelihood_, settings["paths"])
+    return _predict_with(estimator, estimator.model_, estimator.likelihood_, settings["paths"])
 
 
-def _of_model(
+def _predict_with(
     estimator: ContinuousDepthRegressor, model: Model, likelihood: Likelihood, paths: int, **told: float
 ) -> _Fit:
     def predict(x: np.ndarray) -> ContinuousPredictive:
         rows = rows_of(estimator, x[:, None], np.zeros(len(x)))
-        steps = each(model)[0].options.steps
-        return _in_units(drawn(model, rows.x, steps, paths), likelihood, estimator)
+        steps = networks_of(model)[0].options.steps
+        return _rescale(draw_paths(model, rows.x, steps, paths), likelihood, estimator)
 
     return _Fit(predict, told)
 
 
 @torch.no_grad()
-def _in_units(draws: Draws, likelihood: Likelihood, estimator: ContinuousDepthRegressor) -> ContinuousPredictive:
+def _rescale(draws: Draws, likelihood: Likelihood, estimator: ContinuousDepthRegressor) -> ContinuousPredictive:
     target = cast(TargetScale, estimator.target_)
     law = predictive(draws, likelihood, shift=target.mean[0], scale=target.scale[0], squeeze=True)
     return cast(ContinuousPredictive, law)
 
 
-def _one(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
-    return _fitted({**settings, "options": {**settings["options"], "cv": 1}}, toy, X, y, seed)
+def _fit_one(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
+    return _fit_average({**settings, "options": {**settings["options"], "cv": 1}}, toy, X, y, seed)
 
 
-def _lowrank(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
-    """Start low rank from a point fit, with the linearised posterior, and train on."""
+def _fit_low_rank(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
+    """Train a low-rank posterior that starts at a point fit with the linearised posterior."""
     one = {**settings["options"], "cv": 1, "weight_prior": 1.0, "path__rate": settings["rate"]}
     noise = toy.noise / float(y.std())
     estimator = _network({**settings, "options": one}, seed, noise=noise, likelihood="gaussian").fit(X, y)
-    point, rows = each(estimator.model_)[0], rows_of(estimator, X, y)
+    point = networks_of(estimator.model_)[0]
+    rows = rows_of(estimator, X, y)
     options = PathInference(initial="gaussian", drift="lowrank", rank=settings["rank"], steps=settings["steps"])
     prior = OrnsteinUhlenbeck(settings["rate"])
     model = ContinuousDepth(point.dynamics, prior=prior, weight_prior=1.0, options=options, seed=seed)
@@ -139,11 +143,11 @@ def _lowrank(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -
     done = fit(model, likelihood, rows, training=training, seed=seed)
     last = done.history[-1]
     told = {"bound": last["elbo"], "initial_divergence_at_start": before, "divergence": last["divergence_weights"]}
-    return _of_model(estimator, model, likelihood, settings["paths"], **told)
+    return _predict_with(estimator, model, likelihood, settings["paths"], **told)
 
 
 def _start_low_rank(model: ContinuousDepth, point: ContinuousDepth, rows: Rows, noise: float) -> None:
-    """Set mean, directions and widths by the Jacobian at the point fit, of paths that stay where they begin."""
+    """Set mean, directions and widths from the Jacobian at the point fit, for constant paths."""
 
     def outputs(w: Tensor) -> Tensor:
         whole = torch.cat([w, point.mean[0, point.moving :]])
@@ -164,14 +168,15 @@ def _start_low_rank(model: ContinuousDepth, point: ContinuousDepth, rows: Rows, 
 
 
 def _point_output(model: ContinuousDepth, w: Tensor, x: Tensor) -> Tensor:
-    """Return the outputs (N,) with the weights w (P,), in units of their prior deviations, at every depth."""
+    """Return the outputs (N,) with the same weights w (P,), in units of their prior deviations, at every depth."""
     zero = torch.zeros(1, 1, model.moving, dtype=w.dtype)
     return prior_output(model, w[None, None], [zero] * model.options.steps, x)[0]
 
 
 def prior_output(model: ContinuousDepth, start: Tensor, steps: list[Tensor], x: Tensor) -> Tensor:
-    """Return outputs (C, N) under the prior's paths from `start` (1, C, P) with steps of given noise (1, C, M)."""
-    grid, first = model.grid(model.options.steps), model.moving
+    """Return outputs (C, N) under paths of the prior from `start` (1, C, P) with the given noise (1, C, M) of steps."""
+    grid = model.grid(model.options.steps)
+    first = model.moving
     decay = [math.exp(-model.prior.rate * (b - a)) for a, b in pairwise(grid)]
     path = [start[..., :first]]
     for eps, kept in zip(steps, decay, strict=True):
@@ -183,14 +188,16 @@ def prior_output(model: ContinuousDepth, start: Tensor, steps: list[Tensor], x: 
     return model.dynamics.leave(fixed, hidden[0])[0, :, :, 0]
 
 
-def _hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
-    """Sample initial weights and steps of the path, all of them standard normal before the data."""
+def _fit_hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
+    """Sample the initial weights and the steps of the path, all of them standard normal under the prior."""
     noise = toy.noise / float(y.std())
     few = {**settings["options"], "cv": settings["chains"], "weight_prior": 1.0, "path__rate": settings["rate"]}
     estimator = _network({**settings, "options": few}, seed, noise=noise, likelihood="gaussian").fit(X, y)
-    networks, rows = each(estimator.model_), rows_of(estimator, X, y)
+    networks = networks_of(estimator.model_)
+    rows = rows_of(estimator, X, y)
     model, n = networks[0], settings["steps"]
-    P, M = model.mean.shape[1], model.moving
+    P = model.mean.shape[1]
+    M = model.moving
 
     def output(z: Tensor, x: Tensor) -> Tensor:
         steps = list(z[:, P:].reshape(len(z), n, M).unbind(1))
@@ -203,7 +210,7 @@ def _hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: in
     model.double()
     calm = torch.zeros(len(networks), n * M, dtype=torch.float64)
     start = torch.cat([torch.cat([net.mean.detach().double() for net in networks]), calm], 1)
-    sampled = hamiltonian(
+    sampled = sample_hamiltonian(
         log_density,
         start,
         warm_up=settings["warm_up"],
@@ -221,7 +228,7 @@ def _hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: in
         f = torch.cat([output(part.float(), at) for part in z.split(64)])[:, :, None]
         equal = torch.full((len(f),), -math.log(len(f)))
         draws = Draws(f, equal, torch.zeros(len(f), dtype=torch.int64), {})
-        return _in_units(draws, Gaussian(noise=noise), estimator)
+        return _rescale(draws, Gaussian(noise=noise), estimator)
 
     with torch.no_grad():
         at = rows_of(estimator, np.array([[-1.25], [-0.75], [0.0], [0.75], [1.25]]), np.zeros(5)).x
@@ -231,13 +238,13 @@ def _hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: in
 
 
 class Sampled(NamedTuple):
-    """Points (kept, C, D) of C chains, and the mean acceptance after the warm-up."""
+    """Points (kept, C, D) of C chains, and the mean acceptance rate after warm-up."""
 
     points: Tensor
     acceptance: float
 
 
-def hamiltonian(
+def sample_hamiltonian(
     log_density: Callable[[Tensor], Tensor],
     start: Tensor,
     *,
@@ -250,38 +257,36 @@ def hamiltonian(
 ) -> Sampled:
     """Sample from a density by Hamiltonian Monte Carlo, several chains at once, with a step size for each.
 
-    Step sizes follow the acceptance in the warm-up (Robbins and Monro), and are jittered by a fifth.
+    Step sizes are adapted to the acceptance rate during warm-up (Robbins and Monro), and jittered by a fifth.
 
     Parameters
     ----------
     log_density : callable
         (C, D) -> (C,).
     start : Tensor, shape (C, D)
-        Where the chains begin.
+        Initial points of the chains.
     warm_up, kept : int
-        Iterations; of the latter every `every`-th point is returned.
+        Number of iterations of the warm-up and after it; every `every`-th point after it is returned.
     leapfrogs : int
-        Steps of an iteration.
+        Number of leapfrog steps of an iteration.
     generator : torch.Generator
-        Source of randomness.
+        Random number generator.
     target : float
-        Acceptance.
+        Target acceptance rate.
     """
-
-    def slope(z: Tensor) -> tuple[Tensor, Tensor]:
-        z = z.detach().requires_grad_()
-        value = log_density(z)
-        return value.detach(), torch.autograd.grad(value.sum(), z)[0]
-
+    slope = partial(_value_and_gradient, log_density)
     z = start.clone()
     value, gradient = slope(z)
-    log_step, points, accepted = torch.full_like(value, math.log(0.01)), [], []
+    log_step = torch.full_like(value, math.log(0.01))
+    points = []
+    accepted = []
     for i in range(warm_up + kept):
         jitter = 0.8 + 0.4 * torch.rand(len(z), generator=generator, dtype=z.dtype)
         step = (log_step.exp() * jitter)[:, None]
         p = torch.randn(z.shape, generator=generator, dtype=z.dtype)
         energy = value - 0.5 * p.square().sum(1)
-        at, p = z, p + 0.5 * step * gradient
+        at = z
+        p = p + 0.5 * step * gradient
         for k in range(leapfrogs):
             at = at + step * p
             new_value, new_gradient = slope(at)
@@ -300,8 +305,14 @@ def hamiltonian(
     return Sampled(torch.stack(points), float(torch.stack(accepted).mean()))
 
 
+def _value_and_gradient(log_density: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
+    z = z.detach().requires_grad_()
+    value = log_density(z)
+    return value.detach(), torch.autograd.grad(value.sum(), z)[0]
+
+
 def r_hat(values: Tensor) -> Tensor:
-    """Return the potential scale reduction of quantities (n, C, Q) by halves of C chains, (Q,)."""
+    """Return the potential scale reduction (Q,) of quantities (n, C, Q), from the halves of C chains."""
     n = len(values) // 2
     halves = torch.cat([values[:n], values[n : 2 * n]], 1)  # (n, 2C, Q)
     within = halves.var(0).mean(0)
@@ -310,15 +321,15 @@ def r_hat(values: Tensor) -> Tensor:
 
 
 _BY: Mapping[str, Callable[..., _Fit]] = {
-    "one": _one,
-    "average": _fitted,
-    "lowrank": _lowrank,
-    "hamiltonian": _hamiltonian,
+    "one": _fit_one,
+    "average": _fit_average,
+    "lowrank": _fit_low_rank,
+    "hamiltonian": _fit_hamiltonian,
 }
 
 
 def figure(result: Result) -> Any:
-    """Draw what every method predicts."""
+    """Draw the predictions of every method."""
     from experiments.pictures import panels
     from fathomless.plots import functions
     from fathomless.plots.canvas import INK

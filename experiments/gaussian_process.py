@@ -1,4 +1,4 @@
-"""A Gaussian process of one input, exactly: what the toys of ``paths`` are compared with."""
+"""Exact Gaussian process regression with one input, the reference for the toys of ``paths``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ Array = npt.NDArray[Any]
 
 
 def gaussian_process(x: Array, y: Array) -> tuple[Callable[[Array], ContinuousPredictive], float]:
-    """Fit a Gaussian process with squared exponentials and noise to x and y (N,), by its evidence.
+    """Fit a Gaussian process with a squared exponential kernel and noise to x and y (N,), by maximum evidence.
 
     Returns
     -------
     callable, float
-        Predictions at x, and the log evidence in nats.
+        Function that predicts at x, and the log evidence in nats.
     """
     X, Y = torch.as_tensor(x), torch.as_tensor(y)
     log = torch.tensor([y.std(), 0.3 * np.abs(x).max(), 0.1 * y.std()]).double().log().requires_grad_()

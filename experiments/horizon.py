@@ -1,8 +1,8 @@
-"""Spirals by networks of continuous depth whose horizon is random, which should follow the rotation.
+"""Posterior over the random horizon of continuous depth on spirals, expected to grow with the rotation.
 
-1,024 points of the spirals of ``spiral`` train, as many test. The classifier is as it comes, with ``horizon="random"``;
-beside it stands the same one with the horizon fixed at the most probable depth. How deep a network is, both its mean
-horizon and its effective depth tell: the number of residual layers that its paths need.
+There are 1,024 training and 1,024 test points of the spirals of ``spiral``. The classifier has default options and
+``horizon="random"``. It is compared with the same classifier with the horizon fixed at the most probable depth. Depth
+is measured by the mean horizon and by the effective depth, the number of residual layers that the paths need.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import Request, Result, Value, paired, repeated
+from experiments.results import Request, Result, Value, average_parts, paired_difference
 from fathomless.data.datasets import spiral
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier
 from fathomless.system.jobs import run_parts
@@ -25,7 +25,7 @@ _DEPTHS = ("mean_horizon", "effective_depth")
 def run(request: Request) -> Result:
     """Fit every rotation; see :class:`experiments.Module`.
 
-    There is no paper to follow: both presets are the same. The data are drawn, and need no folder.
+    This experiment is in no paper: both presets are the same. The data are generated; no data folder is needed.
     """
     full = request.mode == "full"
     settings: dict[str, Any] = {
@@ -38,26 +38,29 @@ def run(request: Request) -> Result:
     rotations, repetitions = settings["rotations"], settings["repetitions"]
     cells = [(rotation, s) for rotation in rotations for s in range(repetitions)]
     parts = {f"{rotation}/{s}": partial(_part, settings, rotation, s) for rotation, s in cells}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for rotation in rotations:
-        values |= repeated(found, str(rotation), repetitions)
-        own = [found[f"{rotation}/{s}"] for s in range(repetitions)]
-        values[f"{rotation}/fixed_gained"] = paired(*([one[key] for one in own] for key in ("fixed", "accuracy")))
+        values |= average_parts(results, str(rotation), repetitions)
+        own = [results[f"{rotation}/{s}"] for s in range(repetitions)]
+        values[f"{rotation}/fixed_gained"] = paired_difference(
+            *([one[key] for one in own] for key in ("fixed", "accuracy"))
+        )
     first, last = rotations[0], rotations[-1]
     for depth in _DEPTHS:
-        rises = [found[f"{last}/{s}"][depth] > found[f"{first}/{s}"][depth] for s in range(repetitions)]
+        rises = [results[f"{last}/{s}"][depth] > results[f"{first}/{s}"][depth] for s in range(repetitions)]
         values[f"{depth}_rises"] = Value(float(np.mean(rises)))
     gains = [values[f"{rotation}/fixed_gained"] for rotation in rotations]
     values["fixed_gained"] = max(gains, key=lambda value: value.value)
-    curves = {name: part["posterior"] for name, part in found.items()}
+    curves = {name: part["posterior"] for name, part in results.items()}
     notes = ("both presets are the same: this experiment is in no paper",) if request.preset == "paper" else ()
     return Result("horizon", request.mode, request.preset, request.seed, values, settings, seconds, curves, notes)
 
 
 def _part(settings: Mapping[str, Any], rotation: int, s: int) -> dict[str, Any]:
-    """Fit both classifiers to one spiral; return depths and accuracies."""
-    seed, rows = fold_in(settings["seed"], "horizon", rotation, s), settings["rows"]
+    """Fit both classifiers to one spiral; return depths and test accuracies."""
+    seed = fold_in(settings["seed"], "horizon", rotation, s)
+    rows = settings["rows"]
     (X, y), (X_test, y_test) = (spiral(rows, rotation, fold_in(seed, part)) for part in ("train", "test"))
 
     def classifier(horizon: float | str) -> ContinuousDepthClassifier:
@@ -79,7 +82,7 @@ def _part(settings: Mapping[str, Any], rotation: int, s: int) -> dict[str, Any]:
 
 def figure(result: Result) -> Any:
     """Draw the posterior over the horizon for every rotation, and accuracy and depth against the rotation."""
-    from experiments.pictures import dots, panels
+    from experiments.pictures import draw_dots, panels
     from fathomless.plots.canvas import GREEN, legend, start
 
     rotations = result.settings["rotations"]
@@ -92,8 +95,8 @@ def figure(result: Result) -> Any:
     names = [str(rotation) for rotation in rotations]
     start(axes[-2], "Accuracy", "quarter turns", "share")
     shown = {"random horizon": "accuracy", "fixed at the mode": "fixed"}
-    dots(axes[-2], names, {k: [result.values[f"{r}/{key}"] for r in rotations] for k, key in shown.items()})
+    draw_dots(axes[-2], names, {k: [result.values[f"{r}/{key}"] for r in rotations] for k, key in shown.items()})
     legend(axes[-2])
     start(axes[-1], "Effective depth", "quarter turns", "residual layers")
-    dots(axes[-1], names, {"": [result.values[f"{r}/effective_depth"] for r in rotations]})
+    draw_dots(axes[-1], names, {"": [result.values[f"{r}/effective_depth"] for r in rotations]})
     return page

@@ -1,13 +1,13 @@
-"""Images by networks whose weights may be absent: accuracy, density and calibration (Tables 1 and 2 of the paper).
+"""Image classification by sparse networks: accuracy, density and calibration (Tables 1 and 2 of the paper).
 
-A fully connected network (784-400-600-10) and a convolutional one are trained on MNIST, Fashion-MNIST and what there is
-of Kuzushiji-MNIST, with spikes and slabs trained by local sampling (LRT), with flows (FLOW) and by relaxed weights
-(LBBNN); beside them, Monte Carlo dropout and an ensemble that takes about as long.
+A fully connected network (784-400-600-10) and a convolutional one are trained on MNIST, Fashion-MNIST and the available
+part of Kuzushiji-MNIST. Their spike-and-slab weights are trained by local reparameterisation (LRT), with flows (FLOW)
+or by relaxed weights (LBBNN). They are compared with Monte Carlo dropout and with an ensemble that takes about as long.
 
-The paper's protocol leaves the structure far from the optimum of its bound: inclusion logits start on (-15, 10) and
-cannot travel further than 8.25 in 250 epochs. Ours starts all of them near 1, weighs the divergence by T < 1 (at T = 1
-the bound prunes far below the accuracy of the paper), fixes the structure after two thirds of the training, and lets
-the weights that are left adapt to it.
+The paper's protocol leaves the structure far from the optimum of the evidence lower bound: inclusion logits start on
+(-15, 10) and cannot move by more than 8.25 in 250 epochs. The protocol of this library starts all of them near 1 and
+multiplies the divergence by T < 1, because at T = 1 the bound prunes so much that accuracy falls far below that of the
+paper. It freezes the structure after two thirds of the training, and trains the remaining weights further.
 """
 
 import tempfile
@@ -83,45 +83,46 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Perceptron(Architecture):
-    """The fully connected network, layer by layer, for the baselines.
+    """Fully connected network as separate layers, for the baselines.
 
     Parameters
     ----------
     sizes : sequence of int
-        Columns of the input, units of the layers, classes.
+        Number of inputs, of units of each layer, and of classes.
     """
 
     sizes: tuple[int, ...] = (784, 400, 600, 10)
 
     def layer(self, depth: int) -> nn.Module:
-        """Linear map and ReLU."""
-        return nn.Sequential(_he(nn.Linear(self.sizes[depth - 1], self.sizes[depth])), nn.ReLU())
+        """Return a linear map followed by ReLU."""
+        return nn.Sequential(_initialise(nn.Linear(self.sizes[depth - 1], self.sizes[depth])), nn.ReLU())
 
     def head(self, depth: int) -> nn.Module:
-        """Linear map."""
-        return _he(nn.Linear(self.sizes[depth], self.sizes[-1]))
+        """Return a linear map."""
+        return _initialise(nn.Linear(self.sizes[depth], self.sizes[-1]))
 
 
 def fully_connected() -> nn.Sequential:
-    """Return 784-400-600-10 with rectified units."""
+    """Return the network 784-400-600-10 with rectified units."""
     layers = (nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 600), nn.ReLU(), nn.Linear(600, 10))
-    return nn.Sequential(nn.Flatten(), *map(_he, layers))
+    return nn.Sequential(nn.Flatten(), *map(_initialise, layers))
 
 
 def convolutional() -> nn.Sequential:
     """Return the paper's variant of LeNet: two 5 × 5 convolutions with average pooling, then 768-256-84-10."""
     stages = (nn.Conv2d(1, 32, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(32, 48, 5), nn.ReLU(), nn.AvgPool2d(2))
     top = (nn.Linear(768, 256), nn.ReLU(), nn.Linear(256, 84), nn.ReLU(), nn.Linear(84, 10))
-    return nn.Sequential(*map(_he, stages), nn.Flatten(), *map(_he, top))
+    return nn.Sequential(*map(_initialise, stages), nn.Flatten(), *map(_initialise, top))
 
 
 def run(request: Request) -> Result:
     """Train and score every method; see :class:`experiments.Module`.
 
-    The smoke run is two epochs of the paper's protocol at ten times its rate, LRT, on 6,000 images of MNIST. The
-    paper's preset takes its 250 epochs on an accelerator, and the first 10 of them without.
+    The smoke run is two epochs of LRT with the paper's protocol at ten times its learning rate, on 6,000 images of
+    MNIST. The preset "paper" takes 250 epochs on an accelerator, and the first 10 of them without one.
     """
-    full, device = request.mode == "full", local_device()
+    full = request.mode == "full"
+    device = local_device()
     own = dict(PROTOCOLS[request.preset if full else "paper"])
     notes: tuple[str, ...] = ()
     if not full:
@@ -143,9 +144,9 @@ def run(request: Request) -> Result:
         f"{net}/{name}/{method}": (lambda n=net, d=name, m=method: _part(n, d, m, settings, request.data, device))
         for net, name, method in tasks
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
-    values = {f"{name}/{key}": Value(value) for name, part in found.items() for key, value in part["scores"].items()}
-    curves = {name: part["curve"] for name, part in found.items()}
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    values = {f"{name}/{key}": Value(value) for name, part in results.items() for key, value in part["scores"].items()}
+    curves = {name: part["curve"] for name, part in results.items()}
     return Result(
         "images",
         request.mode,
@@ -167,9 +168,10 @@ def _part(
     data: str | PathLike[str] | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Train one network; return its scores on the test images, and what it went through."""
+    """Train one network; return its scores on the test images and the history of its training."""
     train, test = pixels(name, settings["rows"], data, device)
-    epochs, sparse = settings["epochs"][net], method in ("lrt", "flow", "lbbnn")
+    epochs = settings["epochs"][net]
+    sparse = method in ("lrt", "flow", "lbbnn")
     start = time.process_time()
     curve: list[dict[str, float]] = []
     frozen = settings["frozen_after"]
@@ -194,7 +196,7 @@ def _part(
             train,
             training=training,
             seed=seed,
-            callbacks=[*watch, _watch(curve, len(train), test, settings)],
+            callbacks=[*watch, _score_epochs(curve, len(train), test, settings)],
         )
     scores = {"cpu_seconds": time.process_time() - start}
     for structure in ("average", "median") if isinstance(model, SparseNetwork) else ("average",):
@@ -205,15 +207,16 @@ def _part(
         paths = active_paths(model.network)
         scores |= {"density": paths.density, "active_density": paths.active_density}
         if net == "fc":
-            scores |= _exported(model, test)
+            scores |= _compare_export(model, test)
     return {"scores": scores, "curve": curve}
 
 
 def pixels(name: str, rows: int | None, data: str | PathLike[str] | None, device: torch.device) -> tuple[Rows, Rows]:
-    """Return training and test images in [0, 1] with an axis for the channel: all, or `rows` and a third of them."""
-    found = datasets.load(name, data)
-    (train, test), labels = found.splits[0], torch.as_tensor(found.y, dtype=torch.int64)
-    whole = torch.as_tensor(found.X)[:, None]
+    """Return training and test images in [0, 1] with a channel axis: all, or `rows` and a third of `rows`."""
+    dataset = datasets.load(name, data)
+    train, test = dataset.splits[0]
+    labels = torch.as_tensor(dataset.y, dtype=torch.int64)
+    whole = torch.as_tensor(dataset.X)[:, None]
 
     def of(index: Any) -> Rows:
         return Rows((whole[index].float() / 255.0).to(device), labels[index].to(device))
@@ -222,9 +225,11 @@ def pixels(name: str, rows: int | None, data: str | PathLike[str] | None, device
 
 
 def _sparse(net: str, method: str, settings: Mapping[str, Any], seed: int) -> SparseNetwork:
-    """Build a network with spikes and slabs, with the initial values of the protocol."""
-    prior, conv = SlabPrior(settings["inclusion"], settings["scale"]), net == "conv"
-    paper, hidden = settings["paper"], tuple(settings["hidden"])
+    """Build a spike-and-slab network with the initial values of the protocol."""
+    prior = SlabPrior(settings["inclusion"], settings["scale"])
+    conv = net == "conv"
+    paper = settings["paper"]
+    hidden = tuple(settings["hidden"])
     relaxed, flows = method == "lbbnn", method == "flow"
     flow = FlowOptions(hidden=hidden)
     if paper:
@@ -240,7 +245,9 @@ def _sparse(net: str, method: str, settings: Mapping[str, Any], seed: int) -> Sp
         start = bias = SlabStart()
         if paper:
             narrow = (flows and (not conv or isinstance(part, nn.Linear))) or relaxed
-            logit = (0.0, 1.0) if relaxed else (-10.0, 15.0) if conv else (-15.0, 10.0)
+            logit = (-10.0, 15.0) if conv else (-15.0, 10.0)
+            if relaxed:
+                logit = (0.0, 1.0)
             start = SlabStart(mean=0.01 if narrow else 0.2, log_scale=(-9.0, 0.1), logit=logit)
             bias = SlabStart(mean=0.2, log_scale=(-9.0, 1.0))
         squash = "hardtanh" if isinstance(part, nn.Linear) else "identity"
@@ -253,7 +260,7 @@ def _sparse(net: str, method: str, settings: Mapping[str, Any], seed: int) -> Sp
 
 
 def _baseline(method: str, seed: int, train: Rows, training: Training) -> Model:
-    """Train dropout at rate ½, or an ensemble of three networks, which takes as long as LRT alone."""
+    """Train dropout with rate ½, or an ensemble of three networks, which takes as long as LRT."""
     flat = Rows(train.x.flatten(1), train.y)
     members: list[Model] = []
     for i in range(1 if method == "dropout" else 3):
@@ -268,8 +275,8 @@ def _baseline(method: str, seed: int, train: Rows, training: Training) -> Model:
     return (members[0] if len(members) == 1 else Ensemble(members)).eval()
 
 
-def _watch(curve: list[dict[str, float]], size: int, test: Rows, settings: Mapping[str, Any]) -> Any:
-    """Return a callback that scores the test images now and then, for the curves; nothing is chosen by them."""
+def _score_epochs(curve: list[dict[str, float]], size: int, test: Rows, settings: Mapping[str, Any]) -> Any:
+    """Return a callback that scores the test images at some epochs, for the curves only (no selection)."""
 
     def callback(run: Run) -> None:
         last = run.history[-1]
@@ -289,9 +296,10 @@ def _watch(curve: list[dict[str, float]], size: int, test: Rows, settings: Mappi
 
 
 @torch.no_grad()
-def _exported(model: SparseNetwork, test: Rows) -> dict[str, float]:
-    """Compare the exported median model with the dense network: bytes, multiplications and time, as ratios."""
-    plain, example = fully_connected().to(test.x.device).eval(), test.x[:1000]
+def _compare_export(model: SparseNetwork, test: Rows) -> dict[str, float]:
+    """Compare the exported median model with the dense network: ratios of bytes, multiplications and time."""
+    plain = fully_connected().to(test.x.device).eval()
+    example = test.x[:1000]
     small = to_sparse(model.network, example=example)
     report = small.report
     with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +321,7 @@ def _exported(model: SparseNetwork, test: Rows) -> dict[str, float]:
 
 
 def _seconds(network: nn.Module, x: Tensor) -> float:
-    """Return the least time of a forward pass out of many."""
+    """Return the shortest time of many forward passes, in seconds."""
     times = []
     for _ in range(100 if len(x) == 1 else 20):
         start = time.perf_counter()
@@ -324,7 +332,7 @@ def _seconds(network: nn.Module, x: Tensor) -> float:
 
 @torch.no_grad()
 def _scores(model: Model, test: Rows, draws: int) -> dict[str, float]:
-    """Average the probabilities of drawn networks; score them."""
+    """Score the average class probabilities of sampled networks."""
     flat = not isinstance(model, SparseNetwork)
     total: list[Tensor] = []
     for part in test.parts(2000):
@@ -336,8 +344,10 @@ def _scores(model: Model, test: Rows, draws: int) -> dict[str, float]:
             weighed = drawn.log_weight[:, None, None] + drawn.f.double().log_softmax(-1)
             log_p = torch.logaddexp(log_p, weighed.logsumexp(0))
         total.append(log_p - log_p.logsumexp(-1, keepdim=True))
-    log_probs, y = torch.cat(total).cpu(), test.y.cpu()
-    probs, labels = log_probs.exp().numpy(), y.numpy()
+    log_probs = torch.cat(total).cpu()
+    y = test.y.cpu()
+    probs = log_probs.exp().numpy()
+    labels = y.numpy()
     return {
         "accuracy": accuracy(labels, probs.argmax(1)),
         "log_likelihood": float(log_probs.gather(1, y[:, None]).mean()),
@@ -346,7 +356,7 @@ def _scores(model: Model, test: Rows, draws: int) -> dict[str, float]:
     }
 
 
-def _he(layer: nn.Module) -> nn.Module:
+def _initialise(layer: nn.Module) -> nn.Module:
     if isinstance(layer, nn.Linear | nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight)
         nn.init.zeros_(cast(Tensor, layer.bias))
@@ -354,7 +364,7 @@ def _he(layer: nn.Module) -> nn.Module:
 
 
 def figure(result: Result) -> Any:
-    """Draw accuracy and density against epochs for every training."""
+    """Draw accuracy and density by epoch for every training."""
     from experiments.pictures import panels
     from fathomless.plots.canvas import legend, start
 

@@ -1,10 +1,10 @@
-"""Beyond the papers: depth and sparsity inferred together, what that costs and what it gains.
+"""Joint inference of depth and sparsity: scores and cost (in no paper).
 
 A network of unbounded depth is fitted to real tables with three kinds of weights: point estimates, a Gaussian on each,
-and a Gaussian with an inclusion variable. The divergence of a layer's weights is charged by the probability that the
-layer is used, so a posterior over depth and one over weights bear on each other: a layer that few depths need pays
-little for its weights, and one whose weights are all gone passes nothing on. Densities are those of the network of the
-most probable depth.
+and a Gaussian with an inclusion variable. The divergence of a layer's weights is multiplied by the probability that the
+layer is used, so the posteriors over depth and over weights interact: in a layer that few depths use the penalty on
+weights is small, and a layer without weights has no output. Densities are those of the network of the most probable
+depth.
 """
 
 import time
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from experiments.results import Request, Result, Value, paired, summed_up
+from experiments.results import Request, Result, Value, average, paired_difference
 from fathomless.data import datasets
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.sparse.model import inclusion_table
@@ -24,7 +24,7 @@ from fathomless.system.jobs import run_parts
 
 __all__ = ["WEIGHTS", "figure", "run"]
 
-# the training runs to its end: a score of held-out rows is best before the structure is at rest
+# no early stopping: the held-out score is best before the structure has converged
 _DRAWN: dict[str, Any] = {"weight_prior": 0.3, "validation_fraction": 0.0, "patience": None}
 #: Options of each kind of weights.
 WEIGHTS: dict[str, dict[str, Any]] = {
@@ -38,10 +38,10 @@ _SCORES = ("log_likelihood", "rmse", "mean_depth", "density", "expected_density"
 def run(request: Request) -> Result:
     """Fit every kind of weights to every table; see :class:`experiments.Module`.
 
-    There is no paper to follow: both presets are the same. The smoke run needs no data folder.
+    This experiment is in no paper: both presets are the same. The smoke run needs no data folder.
     """
     full = request.mode == "full"
-    # the small version is too short for weights to leave at 0.02
+    # the smoke run is too short for weights to be pruned at 0.02
     kinds = {kind: own and {**own, "temperature": 0.02 if full else 0.1} for kind, own in WEIGHTS.items()}
     settings: dict[str, Any] = {
         "seed": request.seed,
@@ -53,33 +53,35 @@ def run(request: Request) -> Result:
         "kinds": kinds,
     }
     parts = {
-        f"{name}/{kind}/{s}": (lambda n=name, o=options, s=s: _scores(n, o, s, settings, request.data))
+        f"{name}/{kind}/{s}": (lambda n=name, o=options, s=s: _score(n, o, s, settings, request.data))
         for name in settings["tables"]
         for kind, options in kinds.items()
         for s in range(settings["splits"])
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for name in settings["tables"]:
         scores = {
-            kind: {score: [found[f"{name}/{kind}/{s}"][score] for s in range(settings["splits"])] for score in _SCORES}
+            kind: {
+                score: [results[f"{name}/{kind}/{s}"][score] for s in range(settings["splits"])] for score in _SCORES
+            }
             for kind in WEIGHTS
         }
-        values |= {f"{name}/{kind}/{score}": summed_up(own[score]) for kind, own in scores.items() for score in own}
+        values |= {f"{name}/{kind}/{score}": average(own[score]) for kind, own in scores.items() for score in own}
         for other in ("map", "gaussian"):
-            gained = paired(scores["sparse"]["log_likelihood"], scores[other]["log_likelihood"])
+            gained = paired_difference(scores["sparse"]["log_likelihood"], scores[other]["log_likelihood"])
             values[f"{name}/log_likelihood_gained_over_{other}"] = gained
     notes = ("both presets are the same: this experiment is in no paper",) if request.preset == "paper" else ()
     return Result("joint", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
-def _scores(
+def _score(
     name: str, options: Mapping[str, Any], split: int, settings: Mapping[str, Any], data: str | PathLike[str] | None
 ) -> dict[str, float]:
-    """Fit one network to one split; return its scores on the other rows, in standard deviations of the target."""
-    found = datasets.load(name, data)
-    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
-    train, test = found.splits[split] if found.splits else _halves(len(X), settings["seed"] + split)
+    """Fit one network to one split; return its test scores, in standard deviations of the target."""
+    dataset = datasets.load(name, data)
+    X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y, dtype=np.float64)
+    train, test = dataset.splits[split] if dataset.splits else _split_halves(len(X), settings["seed"] + split)
     y = (y - y[train].mean()) / y[train].std()
     start = time.process_time()
     estimator = UnboundedDepthRegressor(
@@ -94,7 +96,7 @@ def _scores(
     seconds = time.process_time() - start
     forecast = cast(ContinuousPredictive, estimator.predict_dist(X[test]))
     likely = max(estimator.depth_posterior_, key=lambda depth: estimator.depth_posterior_[depth])
-    rows = [row for row in inclusion_table(estimator.model_) if _used(row.layer, likely)]
+    rows = [row for row in inclusion_table(estimator.model_) if _is_used(row.layer, likely)]
     weights = max(sum(row.weights for row in rows), 1)
     return {
         "log_likelihood": -nll(forecast.log_prob(y[test])),
@@ -106,20 +108,20 @@ def _scores(
     }
 
 
-def _used(part: str, depth: int) -> bool:
-    """Whether the network of a depth has this part: "layers.2.0", "heads.3"."""
+def _is_used(part: str, depth: int) -> bool:
+    """Return True if the network of this depth has a part, such as "layers.2.0" or "heads.3"."""
     kind, number, *_ = part.split(".")
     return int(number) == depth if kind == "heads" else int(number) <= depth
 
 
-def _halves(rows: int, seed: int) -> tuple[Any, Any]:
+def _split_halves(rows: int, seed: int) -> tuple[Any, Any]:
     order = np.random.default_rng(seed).permutation(rows)
     return order[: rows // 2], order[rows // 2 :]
 
 
 def figure(result: Result) -> Any:
     """Draw log-likelihood, mean depth and density of every kind of weights, for every table."""
-    from experiments.pictures import dots, panels
+    from experiments.pictures import draw_dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables, kinds = list(result.settings["tables"]), list(result.settings["kinds"])
@@ -131,6 +133,6 @@ def figure(result: Result) -> Any:
     )
     for ax, (score, title, unit) in zip(axes, shown, strict=True):
         start(ax, title, "", unit)
-        dots(ax, tables, {kind: [result.values[f"{t}/{kind}/{score}"] for t in tables] for kind in kinds})
+        draw_dots(ax, tables, {kind: [result.values[f"{t}/{kind}/{score}"] for t in tables] for kind in kinds})
     legend(axes[0])
     return page

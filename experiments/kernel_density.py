@@ -1,9 +1,10 @@
-r"""Gaussian kernel density estimates, and the Hellinger distance between samples by two of them.
+r"""Gaussian kernel density estimates, and the Hellinger distance between samples based on two of them.
 
 .. math:: H^2(p, q) = 1 - \int \sqrt{p q}
 
-Published tables of such distances name neither bandwidth nor sizes. Bandwidths depend on the sizes, so samples of equal
-size are compared, and a method by the ratio of its distance to that of two samples of the same law.
+Published tables of such distances state neither bandwidths nor sample sizes. Bandwidths depend on the sample size, so
+only samples of equal size are compared, and a method is judged by the ratio of its distance to that of two samples of
+the same law.
 """
 
 import math
@@ -21,14 +22,14 @@ Floats = npt.NDArray[np.float64]
 
 #: Rules for the covariance of a kernel.
 RULES = ("lcv", "scott", "silverman", "silverman_diagonal")
-_MOST = 700  # points by which a bandwidth is found
+_MOST = 700  # points that a bandwidth is computed from
 _BANDWIDTHS = np.geomspace(0.02, 1.5, 60)
 _AT_ONCE = 4_000_000  # pairs
 
 
 @dataclass(frozen=True, eq=False)
 class KernelDensity:
-    """A mixture of equal Gaussians, one around each point.
+    """Mixture of equal Gaussians, one around each point.
 
     Attributes
     ----------
@@ -53,21 +54,22 @@ class KernelDensity:
         Parameters
         ----------
         x : array_like, shape (N, D)
-            Points; columns that are constant have no density.
+            Points; constant columns are not allowed.
         rule : {"lcv", "scott", "silverman", "silverman_diagonal"}
-            "lcv": a multiple h of the standard deviations that maximises the likelihood of each point under the others,
-            of 60 values from 0.02 to 1.5; found by 700 points at most, and then h (n / 700)^(-1 / (D + 4)). "scott",
-            "silverman": n^(-2/(D+4)), (n (D + 2) / 4)^(-2/(D+4)) times the covariance, or its diagonal.
+            "lcv": the multiple h of the standard deviations, one of 60 values from 0.02 to 1.5, that maximises the
+            leave-one-out likelihood. At most 700 points are used; for n > 700 points the result is
+            h (n / 700)^(-1 / (D + 4)). "scott", "silverman": the covariance times n^(-2/(D+4)) or
+            (n (D + 2) / 4)^(-2/(D+4)). "silverman_diagonal": the same with the diagonal of the covariance.
         seed : int
-            Of which 700 points.
+            Seed of the choice of 700 points.
         """
         points = _points("x", x)
         n, d = points.shape
         if n < 2:
-            raise DataError("one point was given; the spread of a kernel needs two at least")
+            raise DataError("one point was given; at least two are needed for the bandwidth of a kernel")
         spread = points.std(0, ddof=1)
         if (spread == 0.0).any():
-            raise DataError(f"column {int(np.argmin(spread))} is constant; drop it, a density needs spread")
+            raise DataError(f"column {int(np.argmin(spread))} is constant; drop it, a constant column has no density")
         match choice("rule", rule, RULES):
             case "lcv":
                 root = np.diag(_bandwidth(points / spread, seed) * spread)
@@ -80,7 +82,7 @@ class KernelDensity:
         return cls(points, root)
 
     def log_prob(self, x: npt.ArrayLike) -> Floats:
-        """Return the log density of rows in nats, (M,)."""
+        """Return the log density of rows in nats, shape (M,)."""
         inverse = np.asarray(np.linalg.inv(self.root).T, dtype=np.float64)
         centres, z = self.points @ inverse, _points("x", x) @ inverse
         constant = -0.5 * self.points.shape[1] * math.log(2 * math.pi) - float(np.log(np.diag(self.root)).sum())
@@ -89,23 +91,23 @@ class KernelDensity:
         return np.asarray(np.concatenate(parts) + constant)
 
     def sample(self, n: int, generator: np.random.Generator) -> Floats:
-        """Draw rows, (n, D)."""
+        """Draw rows, shape (n, D)."""
         chosen = self.points[generator.integers(len(self.points), size=n)]
         return np.asarray(chosen + generator.standard_normal(chosen.shape) @ self.root.T)
 
 
 @dataclass(frozen=True)
 class HellingerDistance:
-    """A Hellinger distance that was estimated.
+    """Estimate of a Hellinger distance.
 
     Attributes
     ----------
     square, distance : float
         H² and H, from 0 to 1.
     error : float
-        Monte Carlo error of H², that of the integral alone.
+        Monte Carlo error of H²; it covers the integral only.
     rule, points, sizes
-        How: the rule of the kernels, how many points were drawn, and the sizes of the samples.
+        Rule of the kernels, number of points that were drawn, and sizes of the samples.
     """
 
     square: float
@@ -119,7 +121,7 @@ class HellingerDistance:
 def hellinger_samples(
     x: npt.ArrayLike, y: npt.ArrayLike, *, rule: str = "lcv", points: int = 5000, seed: int = 0
 ) -> HellingerDistance:
-    r"""Estimate the Hellinger distance between the laws of two samples, each by a kernel density estimate of its own.
+    r"""Estimate the Hellinger distance between the laws of two samples by a kernel density estimate of each.
 
     With half of the points drawn from each estimate,
 
@@ -130,13 +132,13 @@ def hellinger_samples(
     Parameters
     ----------
     x, y : array_like, shape (N, D) and (M, D)
-        Samples, best of equal size, in units in which columns are comparable.
+        Samples, preferably of equal size, with columns on comparable scales.
     rule : str
         As for :meth:`KernelDensity.of`.
     points : int
-        Points that are drawn.
+        Number of points to draw.
     seed : int
-        Of the points.
+        Seed of the points.
 
     Examples
     --------
@@ -147,7 +149,8 @@ def hellinger_samples(
     left, right = (KernelDensity.of(sample, rule, seed=seed) for sample in (x, y))
     if left.points.shape[1] != right.points.shape[1]:
         raise DataError(f"samples of {left.points.shape[1]} and {right.points.shape[1]} columns were given")
-    generator, half = np.random.default_rng(seed), whole("points", points, least=2) // 2
+    generator = np.random.default_rng(seed)
+    half = whole("points", points, least=2) // 2
     drawn = np.concatenate([left.sample(half, generator), right.sample(half, generator)])
     terms = 1 / np.cosh(np.clip(0.5 * (left.log_prob(drawn) - right.log_prob(drawn)), -300.0, 300.0))
     square = max(0.0, 1.0 - float(terms.mean()))
@@ -156,7 +159,7 @@ def hellinger_samples(
 
 
 def _bandwidth(points: Floats, seed: int) -> float:
-    """Return the h that maximises the likelihood of each point under the others."""
+    """Return the multiple h that maximises the leave-one-out likelihood."""
     n, d = points.shape
     chosen = points if n <= _MOST else points[np.random.default_rng(seed).permutation(n)[:_MOST]]
     squares = _squares(chosen, chosen)
@@ -166,8 +169,8 @@ def _bandwidth(points: Floats, seed: int) -> float:
 
 
 def _squares(x: Floats, y: Floats) -> Floats:
-    """Return squared distances, (N, M)."""
-    middle = y.mean(0)  # far from 0 the products would lose what distances are made of
+    """Return squared distances, shape (N, M)."""
+    middle = y.mean(0)  # centred, because far from 0 the differences of products cancel
     x, y = x - middle, y - middle
     square = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
     return np.asarray(np.maximum(square, 0.0))

@@ -1,15 +1,15 @@
-r"""Gradients without variance: three estimators of the divergence of a path where its optimum is known (section 3.1).
+r"""Variance of three gradient estimators of the divergence of a path with known optimum (section 3.1).
 
-One weight starts at 0.7 and has the prior :math:`dw = -w\,dt + \sigma\,dB`, σ = 0.5; 1.3 is observed of
-:math:`w_1` with noise 0.3. The drift of the posterior is known, and is one of a family of four parameters,
+One weight starts at 0.7 and has the prior :math:`dw = -w\,dt + \sigma\,dB`, σ = 0.5. The value 1.3 is observed for
+:math:`w_1` with noise 0.3. The drift of the posterior is known and belongs to a family with four parameters,
 
 .. math:: u = \sigma e^{-r} (\phi_1 y - \phi_2 w e^{-r}) / (0.3^2 + v_r) + \phi_3 \sin \pi t + 0.3 \phi_4 \tanh w,
           \qquad r = 1 - t, \quad v_r = \sigma^2 (1 - e^{-2r}) / 2,
 
-at φ = (1, 1, 0, 0). The gradient of the bound is estimated path by path with the divergence of a step in closed form,
-by the densities of the step that was drawn ("full"), and by these with the gradient stopped in the parameters of the
-posterior's own density ("sticking the landing"). The last is the first plus a stochastic term, whose coefficient is 1;
-others have the same mean.
+at φ = (1, 1, 0, 0). The gradient of the evidence lower bound is estimated for each path in three ways: with the
+divergence of a step in closed form ("closed"), with the log densities of the sampled step ("full"), and with these log
+densities but no gradient through the parameters of the posterior density ("sticking the landing"). The last is the
+first plus a stochastic term with coefficient 1; all coefficients give the same mean.
 """
 
 import math
@@ -34,15 +34,15 @@ _CHUNK = 4000  # paths at once
 _START, _SIGMA, _Y, _NOISE = 0.7, 0.5, 1.3, 0.3
 _LEFT = math.exp(-1.0)
 _SPREAD = 0.5 * _SIGMA**2 * (1.0 - _LEFT**2) + _NOISE**2
-#: Of the observation.
+#: Log evidence of the observation.
 LOG_EVIDENCE = -0.5 * (math.log(2.0 * math.pi * _SPREAD) + (_Y - _START * _LEFT) ** 2 / _SPREAD)
-#: Where gradients are looked at: the optimum, near it, far away.
+#: Parameters at which gradients are estimated: the optimum, near it, and far away.
 POINTS: Mapping[str, tuple[float, ...]] = {
     "optimum": (1.0, 1.0, 0.0, 0.0),
     "near": (1.05, 0.95, 0.05, 0.0),
     "far": (0.3, 0.5, 0.4, 0.5),
 }
-#: Of the stochastic term: 0 is "closed", 1 "sticking".
+#: Coefficients of the stochastic term: 0 is "closed", 1 is "sticking".
 COEFFICIENTS = (-1.0, 0.0, 0.5, 1.0, 1.5, 2.0)
 _ESTIMATORS = {**{f"{c:g}": c for c in COEFFICIENTS}, "full": None}
 _Drift = Callable[[float, Tensor], Tensor]
@@ -51,7 +51,7 @@ _Drift = Callable[[float, Tensor], Tensor]
 def run(request: Request) -> Result:
     """Estimate gradients at every point; see :class:`experiments.Module`.
 
-    It needs no data and no training, and both presets are the same. The smoke run has fewer paths.
+    No data and no training are needed, and both presets are the same. The smoke run has fewer paths.
     """
     full = request.mode == "full"
     settings: dict[str, Any] = {
@@ -62,9 +62,9 @@ def run(request: Request) -> Result:
     }
     cells = [(point, n) for point in POINTS for n in settings["steps"]]
     parts = {f"{point}/{n}": partial(_part, settings, point, n) for point, n in cells}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
-    for name, part in found.items():
+    for name, part in results.items():
         values |= {f"{name}/{key}": Value(*value) for key, value in part.items()}
     deviations = [values[f"optimum/{n}/variance/1"].value ** 0.5 for n in settings["steps"]]
     first, last = settings["steps"][0], settings["steps"][-1]
@@ -72,21 +72,21 @@ def run(request: Request) -> Result:
     apart = [value.value for name, value in values.items() if name.endswith("/means_apart")]
     values["means_apart"] = Value(max(apart))
     notes = (
-        "variances are of the gradient of one path, summed over four parameters; means_apart is the largest "
+        "variances are those of the gradient of one path, summed over four parameters; means_apart is the largest "
         "difference between the mean gradients of two estimators on the same paths, in standard errors.",
     )
     return Result("landing", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 def gradients(phi: Tensor, steps: int, paths: int, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the gradient of minus the bound for every path (S, 4), and the bound itself (S,), by estimator.
+    """Return the gradient of the negative bound (S, 4) and the bound (S,) of every path, for each estimator.
 
     Parameters
     ----------
     phi : Tensor, shape (4,)
         Parameters of the posterior.
     steps, paths, seed : int
-        Of Euler's chain; how many; of the noise.
+        Number of Euler steps, number of paths, and seed of the noise.
     """
     own = phi.double().expand(paths, 4).clone().requires_grad_()
     law, stopped = (_law(partial(_drift, p), steps) for p in (own, own.detach()))
@@ -108,24 +108,27 @@ def gradients(phi: Tensor, steps: int, paths: int, seed: int) -> tuple[dict[str,
 
 
 def _drift(phi: Tensor, t: float, w: Tensor) -> Tensor:
-    """σ u, for a parameter of each path."""
+    """Return σ u, with separate parameters for each path."""
     r = 1.0 - t
-    left, spread = math.exp(-r), 0.5 * _SIGMA**2 * (1.0 - math.exp(-2.0 * r))
+    left = math.exp(-r)
+    spread = 0.5 * _SIGMA**2 * (1.0 - math.exp(-2.0 * r))
     a, b, c, d = (p[None, :, None] for p in phi.unbind(1))  # (1, S, 1)
     pull = _SIGMA * left * (a * _Y - b * w * left) / (_NOISE**2 + spread)
     return _SIGMA * (pull + c * math.sin(math.pi * t) + 0.3 * d * w.tanh())
 
 
 def _law(drift: _Drift, steps: int) -> PathLaw:
-    """Euler's chain with a drift beside that of the prior."""
-    prior, like = OrnsteinUhlenbeck(1.0, _SIGMA / math.sqrt(2.0)), torch.zeros(1, 1, dtype=torch.float64)
+    """Return the Euler chain whose drift is added to that of the prior."""
+    prior = OrnsteinUhlenbeck(1.0, _SIGMA / math.sqrt(2.0))
+    like = torch.zeros(1, 1, dtype=torch.float64)
     none = PosteriorDrift(1, "shift", rank=1, width=1.0, pieces=1, seed=0, dtype=like.dtype)
     return replace(none.law(prior, uniform_grid(1.0, steps), like, kind="euler", stopped=True), network=drift)
 
 
 def _part(settings: Mapping[str, Any], point: str, steps: int) -> dict[str, tuple[float, float | None, int]]:
-    """Sum up the gradients at one point: value, standard error, paths."""
-    seed, paths = fold_in(settings["seed"], "landing", point, steps), settings["paths"]
+    """Summarise the gradients at one point: value, standard error and number of paths."""
+    seed = fold_in(settings["seed"], "landing", point, steps)
+    paths = settings["paths"]
     chunks = [gradients(torch.tensor(POINTS[point]), steps, _CHUNK, fold_in(seed, k)) for k in range(paths // _CHUNK)]
     grads, bounds = ({name: torch.cat([chunk[j][name] for chunk in chunks]) for name in _ESTIMATORS} for j in (0, 1))
     found: dict[str, tuple[float, float | None, int]] = {}
@@ -145,7 +148,7 @@ def _part(settings: Mapping[str, Any], point: str, steps: int) -> dict[str, tupl
 
 def figure(result: Result) -> Any:
     """Draw the variance against the coefficient of the stochastic term, and against the number of steps."""
-    from experiments.pictures import colours, on_a_logarithm, panels
+    from experiments.pictures import colours, panels, set_log_axis
     from fathomless.plots.canvas import legend, start
 
     points, steps = list(result.settings["points"]), list(result.settings["steps"])
@@ -159,6 +162,6 @@ def figure(result: Result) -> Any:
         right.plot(steps, down, "o-", color=colour, linewidth=1.2, markersize=4.0)
     left.set_yscale("log")
     right.set_yscale("log")
-    on_a_logarithm(right, steps)
+    set_log_axis(right, steps)
     legend(left)
     return page

@@ -1,14 +1,14 @@
-r"""Which of twenty columns matter: logistic regression with spikes and slabs on its weights.
+r"""Variable selection among twenty columns: logistic regression with spike-and-slab weights.
 
-The response follows nine columns, among dependent ones; a column counts as found where its inclusion probability is
-above ½. Three posteriors of the weights are compared: LBBNN-LRT ("lrt"), LBBNN-FLOW ("flow"), and coordinate ascent
-("cs", and "cs_given" with its columns updated in the order given), which has another prior of the intercept and a
-learned slab variance, so that its bounds do not compare with the others'. "flow*2" is the better of two fits by the
-evidence bound, which knows nothing of the truth.
+The response depends on nine of twenty correlated columns. A column is selected if its inclusion probability is above ½.
+Three posteriors of the weights are compared: LBBNN-LRT ("lrt"), LBBNN-FLOW ("flow"), and coordinate ascent ("cs", and
+"cs_given" with the columns updated in the given order). Coordinate ascent has another prior of the intercept and a
+learned slab variance, so its bounds cannot be compared with those of the others. "flow*2" is the better of two fits by
+the evidence lower bound, which does not use the truth.
 
-The published fits take batches of 400 rows in the order of the file. That is no detail: the columns drift along the
-file, and batches that are drawn at random end in better bounds and at other columns. So a case here is a block of 400
-rows in sequence, with as many responses, and the order of the five blocks alone is random.
+The published fits take batches of 400 rows in the order of the file. This affects the result: the columns drift along
+the file, and random batches give better bounds and select other columns. Therefore a case is here a block of 400
+consecutive rows with their 400 responses, and only the order of the five blocks is random.
 """
 
 import math
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from experiments.results import Request, Result, Value, summed_up
+from experiments.results import Request, Result, Value, average
 from experiments.selection import Selection, selections
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
@@ -38,18 +38,18 @@ from fathomless.posterior.likelihoods import Bernoulli
 from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
-__all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerated", "run"]
+__all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerate_responses", "run"]
 
 Floats = npt.NDArray[np.float64]
 
-#: The columns that matter.
-SUPPORT = (1, 3, 7, 11, 13, 16, 17, 18, 19)  # columns that matter, from 1
+#: Columns with a nonzero coefficient, counted from 1.
+SUPPORT = (1, 3, 7, 11, 13, 16, 17, 18, 19)
 _COEFFICIENTS = {1: -4.0, 3: 1.0, 7: 1.0, 11: 1.2, 13: -37.1, 16: 50.0, 17: -5e-5, 18: 10.0, 19: 3.0}
 _INTERCEPT, _SPREAD = 99.4, 0.5
-_TOGETHER = 50  # fits that are trained side by side
+_TOGETHER = 50  # number of fits in one batched training
 _BEST_OF = (2, 5, 10)
 
-# published: σ = log(1 + e^ρ) with ρ ~ U(-5, -4), of which these are the mean and the deviation of the logarithm
+# published: σ = log(1 + e^ρ) with ρ ~ U(-5, -4); log_scale holds mean and standard deviation of log σ
 _START = SlabStart(mean=0.01, log_scale=(-4.5, 0.29), logit=(1.5, 2.5))
 _PRIOR = SlabPrior(0.25)
 _FLOW = FlowOptions(
@@ -66,32 +66,32 @@ _FLOW = FlowOptions(
 
 @dataclass(frozen=True)
 class Protocol:
-    """How networks are built and trained.
+    """Settings of the networks and of their training.
 
     Attributes
     ----------
     fits, group : int
-        Fits of each method; of how many means are taken, and the best, to tell how much they vary.
+        Number of fits of each method, and of fits of a group. Standard errors are those of the means of groups.
     block, batch : int
-        Rows of a block, and blocks of a batch.
+        Number of rows of a block, and of blocks of a batch.
     epochs, learning_rate, structure_rate
         As in :class:`~fathomless.inference.variational.training.Training`.
     schedules : mapping of str to schedule
-        Of the learning rate, for each method.
+        Schedule of the learning rate, for each method.
     standardised : int
-        Columns from this one on, counted from 0, are standardised.
+        First column, counted from 0, that is standardised together with all after it.
     prior : SlabPrior
-        Of the weights.
+        Prior of the weights.
     start : SlabStart
-        Of weights and bias.
+        Initial values of weights and bias.
     flow : FlowOptions
-        Of the multiplier.
+        Options of the multiplier.
     selections, restarts : int
-        Runs of coordinate ascent, and of how many the best is reported.
+        Number of runs of coordinate ascent, and number of runs from which the best is reported.
     draws : int
-        From which the bound is estimated at the end.
+        Number of draws for the final estimate of the bound.
     responses : tuple of {"stored", "regenerated"}
-        What is fitted; of regenerated responses, each group has its own.
+        Responses to fit; each group has its own regenerated responses.
     """
 
     fits: int = 100
@@ -122,7 +122,7 @@ PROTOCOLS = {
 def run(request: Request) -> Result:
     """Fit every method from many seeds; see :class:`experiments.Module`.
 
-    The smoke run takes few fits and epochs, and needs the data set lbbnn_logistic.
+    The data set lbbnn_logistic is needed. The smoke run has few fits and epochs.
     """
     protocol = PROTOCOLS[request.preset]
     if request.mode == "smoke":
@@ -138,8 +138,8 @@ def run(request: Request) -> Result:
             draws=20,
             responses=("stored",),
         )
-    found = datasets.load("lbbnn_logistic", request.data)
-    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
+    dataset = datasets.load("lbbnn_logistic", request.data)
+    X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y, dtype=np.float64)
     settings = {"seed": request.seed, "preset": request.preset, **asdict(protocol)}
     parts: dict[str, Any] = {}
     for source in protocol.responses:
@@ -147,10 +147,10 @@ def run(request: Request) -> Result:
             for first in range(0, protocol.fits, _TOGETHER):
                 chosen = range(first, min(first + _TOGETHER, protocol.fits))
                 parts[f"{source}/{method}/{first}"] = partial(
-                    _trained, protocol, method, X, y, source, chosen, request.seed
+                    _train, protocol, method, X, y, source, chosen, request.seed
                 )
         for method in ("cs", "cs_given") if source == "stored" and request.mode == "full" else ("cs",):
-            parts[f"{source}/{method}/0"] = partial(_ascended, protocol, method, X, y, source, request.seed)
+            parts[f"{source}/{method}/0"] = partial(_select, protocol, method, X, y, source, request.seed)
     kept, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     fits: dict[str, list[dict[str, Any]]] = {}
     for name, part in kept.items():
@@ -158,11 +158,11 @@ def run(request: Request) -> Result:
     values: dict[str, Value] = {}
     for name, own in fits.items():
         size = protocol.restarts if "cs" in name else protocol.group
-        values |= _summed(name, [own[i : i + size] for i in range(0, len(own), size)])
+        values |= _summarise(name, [own[i : i + size] for i in range(0, len(own), size)])
     values["bound_gained_by_flow"] = Value(values["flow/bound"].value - values["lrt/bound"].value)
     notes = (
-        "tpr and fpr are mean rates of true and false positives; bounds in nats; standard errors over groups of fits.",
-        "blocks of rows stay together, as in the published fits, but their order within an epoch is random; "
+        "tpr and fpr are mean true and false positive rates; bounds in nats; standard errors over groups of fits.",
+        "batches are blocks of consecutive rows, as in the published fits, but their order within an epoch is random; "
         "standard deviations of slabs are e^ρ, not log(1 + e^ρ).",
     )
     return Result("logistic", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
@@ -172,7 +172,7 @@ def run(request: Request) -> Result:
 
 
 def network(flow: FlowOptions | None, protocol: Protocol, seed: int) -> SparseNetwork:
-    """Return a logistic regression whose weights may be absent, for blocks of rows (B, R, 20): logits (B, R)."""
+    """Return a spike-and-slab logistic regression for blocks of rows (B, R, 20), with logits (B, R)."""
 
     def made(_: str, part: nn.Module) -> SpikeSlab:
         start = protocol.start
@@ -182,8 +182,8 @@ def network(flow: FlowOptions | None, protocol: Protocol, seed: int) -> SparseNe
         return SparseNetwork(bayesian(nn.Sequential(nn.Linear(20, 1), nn.Flatten()), made))
 
 
-def regenerated(X: Floats, seed: int) -> Floats:
-    """Draw responses (N,) as the stored ones were drawn: logit 99.4 + Xβ + N(0, ½²)."""
+def regenerate_responses(X: Floats, seed: int) -> Floats:
+    """Draw responses (N,) from the law of the stored ones: logit 99.4 + Xβ + N(0, ½²)."""
     rng = np.random.default_rng(seed)
     logit = _INTERCEPT + _SPREAD * rng.standard_normal(len(X))
     logit += sum(beta * X[:, j - 1] for j, beta in _COEFFICIENTS.items())
@@ -191,25 +191,25 @@ def regenerated(X: Floats, seed: int) -> Floats:
     return chosen
 
 
-def _standardised(X: Floats, first: int) -> Floats:
-    """Scale the columns from `first` on to mean 0 and sample standard deviation 1."""
+def _standardise(X: Floats, first: int) -> Floats:
+    """Standardise the columns from `first` on, with the sample standard deviation."""
     part = X[:, first:]
     return np.column_stack([X[:, :first], (part - part.mean(0)) / part.std(0, ddof=1)])
 
 
 def _rows(x: Floats, y: Floats, block: int) -> Rows:
-    """Cut rows into blocks: x (N / R, R, 20), y (N / R, R)."""
+    """Split rows into blocks: x (N / R, R, 20), y (N / R, R)."""
     return Rows(torch.tensor(x).float().reshape(-1, block, x.shape[1]), torch.tensor(y).float().reshape(-1, block))
 
 
-def _trained(
+def _train(
     protocol: Protocol, method: str, X: Floats, y: Floats, source: str, fits: Sequence[int], seed: int
 ) -> dict[str, Any]:
-    """Train networks of one method side by side; return for each what it includes, and its bounds."""
+    """Train networks of one method in one batch; return inclusion probabilities and bound of each."""
     flow = protocol.flow if method == "flow" else None
     seeds = [fold_in(seed, "logistic", i) for i in fits]
     models = [network(flow, protocol, own) for own in seeds]
-    x = _standardised(X, protocol.standardised)
+    x = _standardise(X, protocol.standardised)
     targets = [_response(X, y, source, i // protocol.group, seed) for i in fits]
     rows = [_rows(x, target, protocol.block) for target in targets]
     training = Training(
@@ -236,17 +236,18 @@ def _trained(
 
 @torch.no_grad()
 def _bound(model: SparseNetwork, rows: Rows, n: int) -> float:
-    """Estimate the evidence bound in nats, with local draws as in training."""
+    """Estimate the evidence lower bound in nats, with local reparameterisation as in training."""
     model.train()
-    likelihood, draws = Bernoulli(rows.y.shape[1]), model.draw(rows.x, n, as_generator(0))
+    likelihood = Bernoulli(rows.y.shape[1])
+    draws = model.draw(rows.x, n, as_generator(0))
     model.eval()
     bound: Tensor = elbo(draws, likelihood, rows.y, size=len(rows)).value
     return float(bound)
 
 
-def _ascended(protocol: Protocol, method: str, X: Floats, y: Floats, source: str, seed: int) -> dict[str, Any]:
-    """Select by coordinate ascent from random starts, all columns standardised."""
-    x = _standardised(X, 0)
+def _select(protocol: Protocol, method: str, X: Floats, y: Floats, source: str, seed: int) -> dict[str, Any]:
+    """Select columns by coordinate ascent from random starts, with all columns standardised."""
+    x = _standardise(X, 0)
     found: list[Selection] = []
     for group, first in enumerate(range(0, protocol.selections, protocol.restarts)):
         found += selections(
@@ -261,23 +262,23 @@ def _ascended(protocol: Protocol, method: str, X: Floats, y: Floats, source: str
 
 
 def _response(X: Floats, y: Floats, source: str, group: int, seed: int) -> Floats:
-    return y if source == "stored" else regenerated(X, fold_in(seed, "response", group))
+    return y if source == "stored" else regenerate_responses(X, fold_in(seed, "response", group))
 
 
 # -------------------------------------------------------------------------------------------------------- the figures
 
 
-def _summed(name: str, groups: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Value]:
-    """Sum up a method, over all fits and over the best of several; errors are those of the means of groups."""
+def _summarise(name: str, groups: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Value]:
+    """Summarise a method over all fits and over the best of several; errors are those of group means."""
     size = len(groups[0])
     kinds = {name: [list(group) for group in groups]}
     for n in sorted({size, *(n for n in _BEST_OF if size % n == 0)}):
         kinds[f"{name}*{n}"] = [[_best(group[i : i + n]) for i in range(0, len(group), n)] for group in groups]
     values = {}
     for kind, chosen in kinds.items():
-        scores = [[_scores(fit) for fit in group] for group in chosen]
+        scores = [[_score(fit) for fit in group] for group in chosen]
         for score in scores[0][0]:
-            values[f"{kind}/{score}"] = summed_up([math.fsum(f[score] for f in fits) / len(fits) for fits in scores])
+            values[f"{kind}/{score}"] = average([math.fsum(f[score] for f in fits) / len(fits) for fits in scores])
     return values
 
 
@@ -285,8 +286,8 @@ def _best(fits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return max(fits, key=lambda fit: fit["bound"])
 
 
-def _scores(fit: Mapping[str, Any]) -> dict[str, float]:
-    """Return rates, the bound, and 1 for each column that is found."""
+def _score(fit: Mapping[str, Any]) -> dict[str, float]:
+    """Return rates, the bound, and 1 for each selected column."""
     found = {j for j, alpha in enumerate(fit["inclusion"], 1) if alpha > 0.5}
     true = len(found.intersection(SUPPORT))
     shares = {f"share/x{j}": float(j in found) for j in range(1, len(fit["inclusion"]) + 1)}
@@ -295,7 +296,7 @@ def _scores(fit: Mapping[str, Any]) -> dict[str, float]:
 
 
 def figure(result: Result) -> Any:
-    """Draw for each method the share of fits that find each column; those that matter are filled and bold."""
+    """Draw the share of fits that select each column, for each method; true columns are filled and bold."""
     from experiments.pictures import panels
     from fathomless.plots.canvas import GREEN, INK, legend, start
 
@@ -304,7 +305,7 @@ def figure(result: Result) -> Any:
     shown = [name for m in methods for name in (m, next(n for n in named if n.startswith(f"{m}*")))]
     page, axes = panels(len(shown), across=2, width=4.6, height=1.9)
     columns = range(1, 21)
-    kinds = ("matters", GREEN, True), ("does not", "none", False)
+    kinds = ("nonzero coefficient", GREEN, True), ("zero coefficient", "none", False)
     for ax, method in zip(axes, shown, strict=True):
         tpr, fpr = (result.values[f"{method}/{rate}"].value for rate in ("tpr", "fpr"))
         start(ax, f"{method}: TPR {tpr:.3f}, FPR {fpr:.3f}", "", "share of fits")

@@ -1,16 +1,15 @@
-"""The nine tables of ``uci`` by weight manifolds, beside their own first stage and mean-field weights.
+"""Weight manifolds on the nine tables of ``uci``, compared with their first stage and with mean-field weights.
 
-Split s shuffles the rows with seed s and keeps a tenth for the test. Compared are
+Split s shuffles the rows with seed s and keeps a tenth as the test set. The methods are
 
-- **manifold**: :class:`~fathomless.families.manifold.estimator.ProjectedBayesRegressor` as it comes;
+- **manifold**: :class:`~fathomless.families.manifold.estimator.ProjectedBayesRegressor` with default options;
 - **linear**: the same with a linear decoder;
-- **candidates**: the networks of its first stage, alike, with the same noise: what stages two and three buy is the
-  difference;
+- **candidates**: the networks of the first stage with equal weights and the same noise; the difference is the gain of
+  stages two and three;
 - **mean_field**: independent normal laws over the weights of the same network with the same prior and noise;
-- **tuned**: the same from the best candidate, with the standard deviation of the prior once, twice or four times as
-  large, whichever says more of a fifth of the training rows, and then of all of them;
-- **library**: the library's own :class:`~fathomless.families.baselines.estimator.MeanFieldNetworkRegressor` as it
-  comes.
+- **tuned**: the same, started from the best candidate. The standard deviation of the prior is multiplied by 1, 2 or 4,
+  chosen by the log-likelihood of a fifth of the training rows; the final fit uses all of them;
+- **library**: :class:`~fathomless.families.baselines.estimator.MeanFieldNetworkRegressor` with default options.
 
 All but the last have one hidden layer of 50 units.
 """
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor
 
 from experiments.manifolds import mean_field
-from experiments.results import Request, Result, Value, paired, repeated
+from experiments.results import Request, Result, Value, average_parts, paired_difference
 from experiments.uci import SPLITS, split
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
@@ -44,9 +43,9 @@ from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["MODELS", "figure", "run"]
 
-#: What is compared, the first with the others.
+#: Models; the first is compared with the others.
 MODELS = ("manifold", "linear", "candidates", "mean_field", "tuned", "library")
-_WIDER = (1.0, 2.0, 4.0)  # priors that are tried
+_WIDER = (1.0, 2.0, 4.0)  # factors on the standard deviation of the prior
 _PRIOR = WeightPrior(0.5**0.5, fan_in=True)
 _DRAWS = 320  # networks in a prediction
 
@@ -54,8 +53,8 @@ _DRAWS = 320  # networks in a prediction
 def run(request: Request) -> Result:
     """Score every model on every table; see :class:`experiments.Module`.
 
-    Both presets are the same: the paper leaves most of its settings open. The smoke run takes a table that comes with
-    scikit-learn, one split and short stages, and needs no data folder.
+    Both presets are the same: the paper does not state most of its settings. The smoke run uses a table of
+    scikit-learn, one split and short stages. It needs no data folder.
     """
     full = request.mode == "full"
     short = {"candidates": 20, "candidate_steps": 200, "decoder_steps": 200, "latent_steps": 80, "width": 16}
@@ -68,27 +67,28 @@ def run(request: Request) -> Result:
     }
     cells = [(table, s) for table, count in settings["splits"].items() for s in range(count)]
     parts = {f"{t}/{s}": partial(_part, settings, t, s, request.data) for t, s in cells}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for table, count in settings["splits"].items():
-        values |= repeated(found, table, count)
-        scores = {m: [found[f"{table}/{s}"][f"{m}/log_likelihood"] for s in range(count)] for m in MODELS}
+        values |= average_parts(results, table, count)
+        scores = {m: [results[f"{table}/{s}"][f"{m}/log_likelihood"] for s in range(count)] for m in MODELS}
         for name in MODELS[1:]:
-            values[f"{table}/gained_over_{name}"] = paired(scores["manifold"], scores[name])
+            values[f"{table}/gained_over_{name}"] = paired_difference(scores["manifold"], scores[name])
     for name in MODELS[1:]:
         gains = [values[f"{table}/gained_over_{name}"].value for table in settings["splits"]]
         values[f"least_gained_over_{name}"] = Value(min(gains))
         values[f"ahead_of_{name}"] = Value(float(sum(gain > 0.0 for gain in gains)))
     notes: tuple[str, ...] = ("RMSE and log-likelihood (nats per row) are of the standardised target.",)
     if request.preset == "paper":
-        notes += ("both presets are the same: the paper leaves most of its settings open",)
+        notes += ("both presets are the same: the paper does not state most of its settings",)
     return Result("manifold_uci", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 def _part(settings: Mapping[str, Any], table: str, s: int, data: str | PathLike[str] | None) -> dict[str, float]:
-    """Fit all models to one split; return their scores on the other rows."""
-    found, seed = datasets.load(table, data), settings["seed"] + s
-    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
+    """Fit all models to the training rows of a split; return their scores on the test rows."""
+    dataset = datasets.load(table, data)
+    seed = settings["seed"] + s
+    X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y, dtype=np.float64)
     train, test = split(len(X), seed)
     told: dict[str, float] = {}
     given: Mapping[str, Any] = {"random_state": seed, **settings["options"]}
@@ -100,7 +100,7 @@ def _part(settings: Mapping[str, Any], table: str, s: int, data: str | PathLike[
     kinds: dict[str, dict[str, Any]] = {"linear": {"decoder_width": 0}, "manifold": {"callbacks": [keep]}}
     for name, options in kinds.items():
         kind = ProjectedBayesRegressor(**given, **options)
-        told |= _of_estimator(name, kind, X[train], y[train], X[test], y[test])
+        told |= _score_estimator(name, kind, X[train], y[train], X[test], y[test])
     own = _Networks(kind, seen, X[train], y[train], X[test], y[test])
     weights = seen["decoder/weights"]
     even = torch.full((len(weights),), -math.log(len(weights)), dtype=torch.float64)
@@ -109,20 +109,21 @@ def _part(settings: Mapping[str, Any], table: str, s: int, data: str | PathLike[
     scale = own.network.prior_scale(_PRIOR).to(weights)
     noise = as_generator(fold_in(seed, "start"))
     start = scale * torch.randn(scale.shape, generator=noise, dtype=scale.dtype)
-    told |= own.of_mean_field("mean_field", own.rows, scale, start, steps, seed)
+    told |= own.score_mean_field("mean_field", own.rows, scale, start, steps, seed)
     fifth = torch.arange(len(own.rows)) % 5 == 0
     inside, outside = own.rows.take(~fifth), own.rows.take(fifth)
-    tried = [own.judged(inside, outside, wider * scale, weights[0], steps, seed) for wider in _WIDER]
+    tried = [own.score_held_out(inside, outside, wider * scale, weights[0], steps, seed) for wider in _WIDER]
     wider = _WIDER[int(np.argmax(tried))]
-    told |= own.of_mean_field("tuned", own.rows, wider * scale, weights[0], steps, seed)
+    told |= own.score_mean_field("tuned", own.rows, wider * scale, weights[0], steps, seed)
     told["tuned/wider"] = wider
     library = MeanFieldNetworkRegressor(random_state=seed, **settings["library"])
-    return told | _of_estimator("library", library, X[train], y[train], X[test], y[test])
+    return told | _score_estimator("library", library, X[train], y[train], X[test], y[test])
 
 
-def _of_estimator(name: str, estimator: Any, X: Any, y: Any, X_test: Any, y_test: Any) -> dict[str, float]:
-    start, scale = time.process_time(), float(y.std())
-    with warnings.catch_warnings(action="ignore"):  # of convergence: the values tell
+def _score_estimator(name: str, estimator: Any, X: Any, y: Any, X_test: Any, y_test: Any) -> dict[str, float]:
+    start = time.process_time()
+    scale = float(y.std())
+    with warnings.catch_warnings(action="ignore"):  # convergence warnings: the values show it
         estimator.fit(X, y)
     seconds = time.process_time() - start
     forecast = estimator.predict_dist(X_test)
@@ -138,13 +139,14 @@ def _of_estimator(name: str, estimator: Any, X: Any, y: Any, X_test: Any, y_test
 
 
 class _Networks:
-    """Networks of the first stage's kind on standardised rows, with the noise that unseen rows have chosen."""
+    """Networks with the architecture of the first stage on standardised rows, with noise fitted to held-out rows."""
 
     def __init__(self, fitted: Any, seen: Mapping[str, Tensor], X: Any, y: Any, X_test: Any, y_test: Any) -> None:
         self.network: FlatNetwork = fitted.model_.network
         self.likelihood: Likelihood = fitted.likelihood_
         dtype = seen["decoder/weights"].dtype
-        centre, scale = X.mean(0), np.where(X.std(0) > 0.0, X.std(0), 1.0)
+        centre = X.mean(0)
+        scale = np.where(X.std(0) > 0.0, X.std(0), 1.0)
         x, x_test = (torch.as_tensor((part - centre) / scale, dtype=dtype) for part in (X, X_test))
         target, target_test = ((part - y.mean()) / y.std() for part in (y, y_test))
         self.rows = Rows(x, torch.as_tensor(target, dtype=dtype)[:, None])
@@ -152,7 +154,7 @@ class _Networks:
 
     @torch.no_grad()
     def log_prob(self, weights: Tensor, log_weight: Tensor, rows: Rows) -> Tensor:
-        """Return the log density of rows under a mixture of networks, (N,)."""
+        """Return the log density of rows under a mixture of networks, shape (N,)."""
         parts = zip(weights.split(40), log_weight.split(40), strict=True)
         each = [w[:, None] + self.likelihood.log_prob(self.network(part, rows.x), rows.y) for part, w in parts]
         return torch.logsumexp(torch.cat(each), 0).double()
@@ -171,32 +173,36 @@ class _Networks:
             f"{name}/rmse": float((mean - self.test.y[:, 0]).square().mean().sqrt()),
         }
 
-    def fitted(self, rows: Rows, scale: Tensor, start: Tensor, steps: int, seed: int) -> ProjectedNetwork:
-        """Fit mean field."""
+    def fit_mean_field(self, rows: Rows, scale: Tensor, start: Tensor, steps: int, seed: int) -> ProjectedNetwork:
+        """Fit a mean-field posterior."""
         return mean_field(self.network, self.likelihood, rows, scale, start, steps, fold_in(seed, "mean field"))
 
-    def drawn(self, model: ProjectedNetwork, seed: int) -> tuple[Tensor, Tensor]:
-        """Draw networks."""
+    def draw_networks(self, model: ProjectedNetwork, seed: int) -> tuple[Tensor, Tensor]:
+        """Sample networks from the posterior."""
         with torch.no_grad():
             return model.sample_weights(_DRAWS, as_generator(fold_in(seed, "draws")))
 
-    def judged(self, inside: Rows, outside: Rows, scale: Tensor, start: Tensor, steps: int, seed: int) -> float:
-        """Return the log density of rows that mean field has not seen."""
-        return float(self.log_prob(*self.drawn(self.fitted(inside, scale, start, steps, seed), seed), outside).mean())
+    def score_held_out(self, inside: Rows, outside: Rows, scale: Tensor, start: Tensor, steps: int, seed: int) -> float:
+        """Return the mean log density of the rows `outside` under mean field fitted to the rows `inside`."""
+        return float(
+            self.log_prob(
+                *self.draw_networks(self.fit_mean_field(inside, scale, start, steps, seed), seed), outside
+            ).mean()
+        )
 
-    def of_mean_field(
+    def score_mean_field(
         self, name: str, rows: Rows, scale: Tensor, start: Tensor, steps: int, seed: int
     ) -> dict[str, float]:
-        """Fit mean field, and score it."""
+        """Fit a mean-field posterior and score it."""
         begun = time.process_time()
-        model = self.fitted(rows, scale, start, steps, seed)
+        model = self.fit_mean_field(rows, scale, start, steps, seed)
         seconds = time.process_time() - begun
-        return self.scores(name, *self.drawn(model, seed)) | {f"{name}/cpu_seconds": seconds}
+        return self.scores(name, *self.draw_networks(model, seed)) | {f"{name}/cpu_seconds": seconds}
 
 
 def figure(result: Result) -> Any:
     """Draw the scores of all models for every table."""
-    from experiments.pictures import dots, panels
+    from experiments.pictures import draw_dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables = list(result.settings["splits"])
@@ -205,6 +211,8 @@ def figure(result: Result) -> Any:
     units = ("standard deviations of the target", "nats per row")
     for ax, (score, title), unit in zip(axes, titles.items(), units, strict=True):
         start(ax, title, "", unit)
-        dots(ax, tables, {m.replace("_", " "): [result.values[f"{t}/{m}/{score}"] for t in tables] for m in MODELS})
+        draw_dots(
+            ax, tables, {m.replace("_", " "): [result.values[f"{t}/{m}/{score}"] for t in tables] for m in MODELS}
+        )
     legend(axes[0])
     return page

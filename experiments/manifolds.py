@@ -1,16 +1,17 @@
-r"""Two toys of weight manifolds: do they find every cluster of weights, and are they unsure in a gap.
+r"""Two toys of weight manifolds: coverage of both modes of the posterior, and uncertainty in a gap of the data.
 
 **bumps**: :math:`y = \sum_k a_k \exp(-((x - c_k)/0.45)^2)` with c = (−3, −1, 1, 3), a = (0.7, 1, 1, 0.7) and noise of
-0.05, at 40 places on [0, 4.5], all mirrored about 0. A network of three units exp(−a²) can fit three of the four bumps;
-by the symmetry both solutions, without the left or the right outer bump, have the same posterior mass. The share of
-draws with a unit left of −2 alone, and right of 2 alone, should be the same, and ½ if nothing else fits as well.
+0.05, at 40 points on [0, 4.5], all mirrored about 0. A network of three units exp(−a²) can fit three of the four bumps.
+By symmetry the two solutions, without the left or without the right outer bump, have the same posterior mass. The share
+of draws with a unit left of −2 and none right of 2 should equal the reverse share, and be ½ if no other solution fits
+as well.
 
-**gap**: a network of 20 such units with random weights, at 60 places on [−4, 4] of which [−1, 1.5] is left out, with
-known noise of 0.1. Is the doubt in the gap as large as that of Hamiltonian sampling, which a prototype gives as 1.15 in
-the gap and 0.06 at the data, with log-likelihoods of 0.05 in all and −0.98 in the gap.
+**gap**: a network of 20 such units with random weights, at 60 points on [−4, 4] without [−1, 1.5], with known noise of
+0.1. The reference is Hamiltonian sampling by a prototype: a standard deviation of 1.15 in the gap and 0.06 at the data,
+and log-likelihoods of 0.05 overall and −0.98 in the gap.
 
-Beside stand the candidates of the first stage as an ensemble, and mean field on the weights themselves, from one of
-the candidates' starts.
+The manifold is compared with the candidates of the first stage as an ensemble, and with mean field on the weights,
+started from the start of one candidate.
 """
 
 import math
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.results import Request, Result, Value, repeated
+from experiments.results import Request, Result, Value, average_parts
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
@@ -38,26 +39,30 @@ from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["CENTRES", "bumps", "figure", "gap_rows", "mean_field", "run", "shares"]
 
-#: Of the four bumps.
+#: Centres of the four bumps.
 CENTRES = (-3.0, -1.0, 1.0, 3.0)
-_HEIGHTS, _WIDTH, _NOISE = (0.7, 1.0, 1.0, 0.7), 0.45, 0.05
+_HEIGHTS = (0.7, 1.0, 1.0, 0.7)
+_WIDTH = 0.45
+_NOISE = 0.05
 _BUMPS = FlatNetwork(1, 1, (3,), "rbf")
-_GAP_NET, _GAP, _GAP_NOISE = FlatNetwork(1, 1, (20,), "rbf"), (-1.0, 1.5), 0.1
+_GAP_NET = FlatNetwork(1, 1, (20,), "rbf")
+_GAP = (-1.0, 1.5)
+_GAP_NOISE = 0.1
 _FOLDS = 10
-_DRAWS = 1000  # in predictions, about
-_NARROW = 0.02  # standard deviations of weights at the start of mean field
+_DRAWS = 1000  # approximate number of networks in a prediction
+_NARROW = 0.02  # initial standard deviation of weights under mean field
 
 
 def bumps(x: Tensor) -> Tensor:
-    """Return the truth of the four bumps at x."""
+    """Return the true function of the four bumps at x."""
     return sum(
         (a * torch.exp(-(((x - c) / _WIDTH) ** 2)) for a, c in zip(_HEIGHTS, CENTRES, strict=True)),
         torch.zeros_like(x),
     )
 
 
-def _mirrored(count: int, seed: int) -> Rows:
-    """Return rows of the four bumps at so many places, and mirrored."""
+def _mirror_rows(count: int, seed: int) -> Rows:
+    """Return rows of the four bumps at `count` points and at their mirror images."""
     noise = as_generator(seed)
     x = 4.5 * torch.rand(count, 1, generator=noise, dtype=torch.float64)
     y = bumps(x) + _NOISE * torch.randn(count, 1, generator=noise, dtype=torch.float64)
@@ -65,15 +70,17 @@ def _mirrored(count: int, seed: int) -> Rows:
 
 
 def shares(network: FlatNetwork, weights: Tensor, log_weight: Tensor) -> tuple[float, float]:
-    """Return the weights of the networks with a unit left of −2 and none right of 2, and of those the other way."""
+    """Return the mass of networks with a unit left of −2 and none right of 2, and the mass of the reverse."""
     slopes, biases = network.layers(weights)[0]
     centre = -biases / slopes[..., 0]  # (S, H)
-    mass, left, right = log_weight.exp(), centre.amin(1) < -2.0, centre.amax(1) > 2.0
+    mass = log_weight.exp()
+    left = centre.amin(1) < -2.0
+    right = centre.amax(1) > 2.0
     return float(mass @ (left & ~right).to(mass)), float(mass @ (right & ~left).to(mass))
 
 
 def gap_rows(seed: int) -> tuple[Rows, Callable[[Tensor], Tensor], float]:
-    """Return standardised rows of the gap, the truth in their unit, and the noise in it."""
+    """Return standardised rows of the gap, and the true function and the noise in the same unit."""
     noise = as_generator(seed)
     h = _GAP_NET.widths[0]
     parts = [scale * torch.randn(count, generator=noise) for scale, count in ((1.5, h), (3.0, h), (0.7, h), (1.0, 1))]
@@ -81,17 +88,18 @@ def gap_rows(seed: int) -> tuple[Rows, Callable[[Tensor], Tensor], float]:
     x = 8.0 * torch.rand(400, 1, generator=noise, dtype=torch.float64) - 4.0
     x = x[((x < _GAP[0]) | (x > _GAP[1]))[:, 0]][:60]
     y = _GAP_NET(w, x)[0] + _GAP_NOISE * torch.randn(len(x), 1, generator=noise, dtype=torch.float64)
-    mean, scale = y.mean(), y.std()
+    mean = y.mean()
+    scale = y.std()
     return Rows(x, (y - mean) / scale), lambda at: (_GAP_NET(w, at)[0] - mean) / scale, float(_GAP_NOISE / scale)
 
 
 def mean_field(
     network: Flat, likelihood: Likelihood, rows: Rows, scale: Tensor, start: Tensor, steps: int, seed: int
 ) -> ProjectedNetwork:
-    """Fit an independent normal law to every weight, with the prior N(0, scale²), from some weights (P,).
+    """Fit an independent normal law to every weight, with the prior N(0, scale²), from initial weights (P,).
 
-    That is a decoder which says 0 whatever the code, and all of whose constants are random: the local
-    reparameterisation of :class:`~fathomless.families.manifold.model.ProjectedNetwork` is that of the weights then.
+    It is implemented as a decoder with output 0 for every code and random constants. The local reparameterisation of
+    :class:`~fathomless.families.manifold.model.ProjectedNetwork` is then that of the weights.
     """
     decoder = Decoder(1, (), network.size).to(start)
     for own in decoder.last.requires_grad_(False).parameters():
@@ -108,20 +116,20 @@ def mean_field(
 
 
 def _scores(f: Tensor, log_weight: Tensor, likelihood: Likelihood, y: Tensor) -> Tensor:
-    """Return the log density of rows under a mixture of networks, (N,)."""
+    """Return the log density of rows under a mixture of networks, shape (N,)."""
     return torch.logsumexp(log_weight[:, None] + likelihood.log_prob(f, y), 0)
 
 
-def _weights_of(model: ProjectedNetwork, seed: int) -> tuple[Tensor, Tensor]:
+def _sample_weights(model: ProjectedNetwork, seed: int) -> tuple[Tensor, Tensor]:
     each = math.ceil(_DRAWS / len(model.law.means))
     with torch.no_grad():
         return model.sample_weights(each, as_generator(seed))
 
 
-def _three(
+def _fit_three(
     manifold: Manifold, settings: Mapping[str, Any], recipe: ManifoldConfig, start: Tensor
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], Likelihood, float]:
-    """Return weights, and their log weights, of the posterior, the candidates and mean field; noise; reconstruction."""
+    """Return weighted networks of posterior, candidates and mean field, the likelihood, and the reconstruction."""
     found = run_stages(manifold.plan(), manifold.seed).found
     likelihood = manifold.likelihood_of(found)
     candidates = found["decoder/weights"]
@@ -130,9 +138,9 @@ def _three(
     own = mean_field(manifold.network, likelihood, manifold.rows, scale, start, settings["mean_field_steps"], seed)
     even = torch.full((len(candidates),), -math.log(len(candidates)), dtype=torch.float64)
     drawn = {
-        "manifold": _weights_of(manifold.model_of(found), fold_in(manifold.seed, "draws")),
+        "manifold": _sample_weights(manifold.model_of(found), fold_in(manifold.seed, "draws")),
         "candidates": (candidates, even),
-        "mean_field": _weights_of(own, fold_in(seed, "draws")),
+        "mean_field": _sample_weights(own, fold_in(seed, "draws")),
     }
     return drawn, likelihood, manifold.gate_of(found).reconstruction
 
@@ -140,8 +148,9 @@ def _three(
 def _bumps_part(settings: Mapping[str, Any], s: int) -> dict[str, Any]:
     """Fit the four bumps once."""
     seed = fold_in(settings["seed"], "bumps", s)
-    rows, test = _mirrored(40, fold_in(seed, "train")), _mirrored(250, fold_in(seed, "test"))
-    noise, count = as_generator(fold_in(seed, "start")), settings["bumps_candidates"]
+    rows, test = _mirror_rows(40, fold_in(seed, "train")), _mirror_rows(250, fold_in(seed, "test"))
+    noise = as_generator(fold_in(seed, "start"))
+    count = settings["bumps_candidates"]
     slopes, places = (torch.rand(count, 3, generator=noise, dtype=torch.float64) for _ in range(2))
     slopes, places = 1.5 + slopes, 9.0 * places - 4.5
     start = torch.cat([slopes, -slopes * places, 0.5 * torch.ones_like(slopes), torch.zeros_like(slopes[:, :1])], 1)
@@ -156,7 +165,7 @@ def _bumps_part(settings: Mapping[str, Any], s: int) -> dict[str, Any]:
     )
     folds = fold_rows(rows.x.abs().numpy(), rows.y.numpy(), _FOLDS, math.ceil(count / _FOLDS), seed)
     manifold = Manifold(_BUMPS, Gaussian().double(), rows, folds, recipe, seed, start=start)
-    drawn, likelihood, reconstruction = _three(manifold, settings, recipe, start[0])
+    drawn, likelihood, reconstruction = _fit_three(manifold, settings, recipe, start[0])
     told: dict[str, Any] = {"reconstruction": reconstruction}
     at = torch.linspace(-4.5, 4.5, 91, dtype=torch.float64)[:, None]
     peaks = torch.tensor(CENTRES, dtype=torch.float64)[:, None]
@@ -191,7 +200,7 @@ def _gap_part(settings: Mapping[str, Any], s: int) -> dict[str, Any]:
     folds = fold_rows(rows.x.numpy(), rows.y.numpy(), _FOLDS, math.ceil(count / _FOLDS), seed)
     manifold = Manifold(_GAP_NET, Gaussian(noise=sigma), rows, folds, recipe, seed)
     start = torch.randn(_GAP_NET.size, generator=as_generator(fold_in(seed, "start")), dtype=torch.float64)
-    drawn, likelihood, reconstruction = _three(manifold, settings, recipe, start)
+    drawn, likelihood, reconstruction = _fit_three(manifold, settings, recipe, start)
     noise = as_generator(fold_in(seed, "test"))
     x = 8.0 * torch.rand(500, 1, generator=noise, dtype=torch.float64) - 4.0
     y = truth(x) + sigma * torch.randn(500, 1, generator=noise, dtype=torch.float64)
@@ -216,7 +225,7 @@ def _gap_part(settings: Mapping[str, Any], s: int) -> dict[str, Any]:
 
 
 def _moments(f: Tensor, log_weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of networks (S, N) at each place."""
+    """Return mean and standard deviation over networks (S, N) at each point."""
     mass = log_weight.exp()
     mean = mass @ f
     return mean, (mass @ (f - mean).square()).sqrt()
@@ -225,7 +234,8 @@ def _moments(f: Tensor, log_weight: Tensor) -> tuple[Tensor, Tensor]:
 def run(request: Request) -> Result:
     """Fit both toys; see :class:`experiments.Module`.
 
-    Both presets are the same: the paper leaves most of its settings open. The data are drawn, and need no folder.
+    Both presets are the same: the paper does not state most of its settings. The data are generated; no data folder is
+    needed.
     """
     full = request.mode == "full"
     settings: dict[str, Any] = {
@@ -241,16 +251,16 @@ def run(request: Request) -> Result:
     repetitions = settings["repetitions"]
     toys = {"bumps": _bumps_part, "gap": _gap_part}
     parts = {f"{toy}/{s}": partial(make, settings, s) for toy, make in toys.items() for s in range(repetitions)}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for toy in toys:
-        values |= repeated(found, toy, repetitions)
-    each = [found[f"bumps/{s}"] for s in range(repetitions)]
+        values |= average_parts(results, toy, repetitions)
+    each = [results[f"bumps/{s}"] for s in range(repetitions)]
     for name in ("manifold", "mean_field"):
         both = [one[f"{name}/least_share"] >= 0.25 for one in each]
         values[f"bumps/{name}/both_found"] = Value(float(np.mean(both)))
-    curves = {name: part["curves"] for name, part in found.items() if name.endswith("/0")}
-    notes = ("mean field is this library's, on the weights themselves, with the noise that the manifold's rows chose",)
+    curves = {name: part["curves"] for name, part in results.items() if name.endswith("/0")}
+    notes = ("mean field is that of this library, on the weights, with the noise fitted for the manifold",)
     return Result("manifolds", request.mode, request.preset, request.seed, values, settings, seconds, curves, notes)
 
 
@@ -261,7 +271,8 @@ def figure(result: Result) -> Any:
 
     page, axes = panels(4, across=2)
     names = ("manifold", "candidates", "mean_field")
-    own, shades = result.curves["bumps/0"], colours(names)
+    own = result.curves["bumps/0"]
+    shades = colours(names)
     start(axes[0], "Four bumps, three units: predictive means", "x", "y")
     axes[0].plot(np.ravel(own["rows"][0]), np.ravel(own["rows"][1]), ".", color=INK, markersize=2.5)
     for name in names:

@@ -1,4 +1,4 @@
-"""What the figures of experiments share."""
+"""Shared functions for the figures of experiments."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -7,14 +7,14 @@ from typing import Any
 from experiments.results import Result, Value
 from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, figure, legend, start
 
-__all__ = ["colours", "dots", "knob", "on_a_logarithm", "panels"]
+__all__ = ["colours", "draw_dots", "draw_step_curves", "panels", "set_log_axis"]
 
 _COLOURS = (GREEN, BLUE, OCHRE, PURPLE, RUST)
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">")
 
 
 def panels(count: int, *, across: int = 2, width: float = 4.4, height: float = 3.0) -> tuple[Any, list[Axes]]:
-    """Return a figure with so many axes, row by row."""
+    """Return a figure with `count` axes, row by row."""
     across = min(across, count)
     down = -(-count // across)
     page, first = figure(width * across, height * down)
@@ -23,14 +23,14 @@ def panels(count: int, *, across: int = 2, width: float = 4.4, height: float = 3
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """Give each name a colour, again from the first when all are used."""
+    """Assign a colour to each name, cycling through the palette."""
     return dict(zip(names, cycle(_COLOURS), strict=False))
 
 
-def dots(ax: Axes, rows: Sequence[str], series: Mapping[str, Sequence[Value]]) -> None:
-    """Draw values with two standard errors to each side, one place on the x axis for each row.
+def draw_dots(ax: Axes, rows: Sequence[str], series: Mapping[str, Sequence[Value]]) -> None:
+    """Draw values with error bars of two standard errors, one position on the x axis for each row.
 
-    The first series is filled and has the first colour; the others are open and grey, each with its own mark.
+    The first series is filled and has the first colour; the others are open and grey, each with its own marker.
     """
     for i, (label, values) in enumerate(series.items()):
         offset = 0.7 * ((i + 0.5) / len(series) - 0.5)
@@ -50,7 +50,7 @@ def dots(ax: Axes, rows: Sequence[str], series: Mapping[str, Sequence[Value]]) -
     ax.set_xlim(-0.5, len(rows) - 0.5)
 
 
-def knob(result: Result, names: Sequence[str], multiples: Mapping[str, float]) -> Any:
+def draw_step_curves(result: Result, names: Sequence[str], multiples: Mapping[str, float]) -> Any:
     """Draw accuracy, log-likelihood and calibration error of networks against the number of steps of a prediction.
 
     Parameters
@@ -58,9 +58,9 @@ def knob(result: Result, names: Sequence[str], multiples: Mapping[str, float]) -
     result : Result
         With values NAME/MULTIPLE/SCORE, and the number of steps NAME/steps.
     names : sequence of str
-        Of the networks.
+        Names of the networks.
     multiples : mapping of str to float
-        What the steps are multiplied by, by name.
+        Factors on the number of steps, by name.
     """
     page, axes = panels(3, across=3, width=3.4)
     shown = {"accuracy": "share", "log_likelihood": "nats per row", "calibration_error": "share"}
@@ -71,13 +71,13 @@ def knob(result: Result, names: Sequence[str], multiples: Mapping[str, float]) -
             row = [result.values[f"{name}/{multiple}/{score}"] for multiple in multiples]
             error = [2.0 * (v.error or 0.0) for v in row]
             ax.errorbar(at, [v.value for v in row], yerr=error, fmt="o-", color=colour, label=name, markersize=3.5)
-        on_a_logarithm(ax, at)
+        set_log_axis(ax, at)
     legend(axes[0])
     return page
 
 
-def on_a_logarithm(ax: Any, at: Sequence[float]) -> None:
-    """Give the horizontal axis a logarithmic scale, and ticks at some numbers alone."""
+def set_log_axis(ax: Any, at: Sequence[float]) -> None:
+    """Set a logarithmic horizontal axis with ticks at these numbers only."""
     ax.set_xscale("log")
     ax.set_xticks(at, [f"{n:g}" for n in at])
     ax.minorticks_off()

@@ -1,4 +1,4 @@
-"""Run an experiment, compare it with what is expected, keep what it found."""
+"""Run of an experiment: compare the result with the expected values, and save it."""
 
 import json
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from experiments.results import Request, Result, Verdict, expectations, judge
 from fathomless.system import checks, io
 from fathomless.system.progress import Progress
 
-__all__ = ["Report", "expected", "reproduce"]
+__all__ = ["Report", "check_expectations", "reproduce"]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A result beside what was expected.
+    """Result of an experiment, compared with the expected values.
 
     Attributes
     ----------
     result : Result
-        What was found.
+        Result of the run.
     verdicts : tuple of Verdict
         One for each expectation.
     """
@@ -29,12 +29,12 @@ class Report:
     verdicts: tuple[Verdict, ...]
 
     def holds(self) -> bool:
-        """Whether every demand is met."""
+        """Return True if every expectation with a bound or tolerance holds."""
         return all(verdict.holds is not False for verdict in self.verdicts)
 
 
-def expected(result: Result) -> tuple[Verdict, ...]:
-    """Compare a result with the ``expected.json`` that comes with the experiments."""
+def check_expectations(result: Result) -> tuple[Verdict, ...]:
+    """Compare a result with the expected values in ``check_expectations.json``."""
     table = io.read_json(Path(__file__).parent / "expected.json")
     return judge(result, expectations(table, result.name, result.mode, result.preset))
 
@@ -49,7 +49,7 @@ def reproduce(
     out: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Run an experiment.
+    """Run an experiment and compare the result with the expected values.
 
     Parameters
     ----------
@@ -58,15 +58,15 @@ def reproduce(
     mode, preset, seed, data, progress
         As in :class:`experiments.Module`.
     out : path, optional
-        Folder for ``result.json``, ``figure.svg`` and, of a full run, its parts. An interrupted full run goes on from
-        them; a smoke run starts anew.
+        Folder for ``result.json``, ``figure.svg`` and the parts of a full run. An interrupted full run resumes from its
+        parts; a smoke run always starts from the beginning.
 
     Raises
     ------
     DataError
         For a name, mode or preset that does not exist, or missing data.
     FileError
-        If `out` cannot be written; that is told before anything is computed.
+        If `out` cannot be written; this is checked before the computation.
     """
     checks.choice("mode", mode, ("smoke", "full"))
     checks.choice("preset", preset, experiments.PRESETS)
@@ -75,7 +75,7 @@ def reproduce(
         io.writable(out)
     kept = out if mode == "full" else None
     result = module.run(Request(mode, seed, data, preset, kept, progress))
-    verdicts = expected(result)
+    verdicts = check_expectations(result)
     if out is not None:
         from fathomless import plots
 

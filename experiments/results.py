@@ -1,4 +1,4 @@
-"""What an experiment found, what was expected of it, and whether the two agree: plain values, written as JSON."""
+"""Results of experiments, expected values and verdicts: plain values that are saved as JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,33 +15,33 @@ __all__ = [
     "Result",
     "Value",
     "Verdict",
+    "average",
+    "average_parts",
     "expectations",
     "judge",
     "layout",
-    "paired",
-    "repeated",
-    "summed_up",
+    "paired_difference",
 ]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of an experiment.
+    """Options of a run of an experiment.
 
     Attributes
     ----------
     mode : {"smoke", "full"}
-        Seconds, or the experiment.
+        A short version that takes seconds, or the complete experiment.
     seed : int
-        The same seed gives the same values.
+        Seed; the same seed gives the same values.
     data : path, optional
-        Folder with the data sets; else the environment variable FATHOMLESS_DATA.
+        Folder of the data sets; by default the environment variable FATHOMLESS_DATA.
     preset : {"default", "paper"}
         Settings of this library, or of the paper.
     out : path, optional
-        Where parts and checkpoints are kept, for a run that may be interrupted.
+        Folder for parts and checkpoints, from which an interrupted run resumes.
     progress : Progress, optional
-        Display of the parts that are done.
+        Display of the number of completed parts.
     """
 
     mode: str = "smoke"
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Value:
-    """A measured number.
+    """Measured number with its standard error.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Value:
     error : float or None
         Its standard error over `n` independent repetitions; None for a single one.
     n : int
-        How many.
+        Number of repetitions.
     """
 
     value: float
@@ -73,22 +73,22 @@ class Value:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run of an experiment found.
+    """Result of a run of an experiment.
 
     Attributes
     ----------
     name, mode, preset, seed
-        Which run.
+        Name of the experiment, and options of the run.
     values : mapping of str to Value
         Numbers by name, with slashes between the parts of a name: ``"yacht/udn/rmse"``.
     settings : mapping
-        Everything that was chosen, as plain JSON.
+        All settings of the run, as plain JSON.
     seconds : float
-        How long the computation took, over all its parts.
+        Computation time, summed over all parts.
     curves : mapping
-        More for the figure, as plain JSON.
+        Additional data for the figure, as plain JSON.
     notes : tuple of str
-        What a reader should know.
+        Remarks for the reader.
     """
 
     name: str
@@ -102,17 +102,17 @@ class Result:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+        """Return the result as plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> Self:
-        """Undo :meth:`to_json`.
+        """Return the result from the output of :meth:`to_json`.
 
         Raises
         ------
         DataError
-            If it is not what :meth:`to_json` returns.
+            If `obj` is not an output of :meth:`to_json`.
         """
         try:
             values = {name: Value(**value) for name, value in obj["values"].items()}
@@ -125,9 +125,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a value should be, and where that comes from.
+    """Expected value of an experiment, with its source.
 
-    With neither bound nor tolerance, `value` is shown beside what was found, and nothing is demanded.
+    With neither bound nor tolerance, `value` is only shown for comparison, and there is no verdict.
 
     Attributes
     ----------
@@ -136,11 +136,11 @@ class Expectation:
     source : str
         Table, figure or section.
     value, tolerance : float, optional
-        |found − value| <= tolerance.
+        |measured − value| <= tolerance.
     at_least, at_most : float, optional
         Bounds.
     errors : float
-        Bounds and tolerance give way by so many standard errors of what was found.
+        Number of standard errors of the measured value by which bounds and tolerance are widened.
     """
 
     key: str
@@ -152,11 +152,11 @@ class Expectation:
     errors: float = 0.0
 
     def demands(self) -> bool:
-        """Whether anything is demanded."""
+        """Return True if there is a bound or a tolerance."""
         return not self.tolerance is self.at_least is self.at_most is None
 
     def holds(self, found: Value) -> bool:
-        """Whether a value is as expected.
+        """Return True if a measured value satisfies the bounds and the tolerance.
 
         Examples
         --------
@@ -164,7 +164,8 @@ class Expectation:
         True
         """
         slack = self.errors * (found.error or 0.0)
-        low, high = -math.inf, math.inf
+        low = -math.inf
+        high = math.inf
         if self.value is not None and self.tolerance is not None:
             low, high = self.value - self.tolerance, self.value + self.tolerance
         low = low if self.at_least is None else max(low, self.at_least)
@@ -172,7 +173,7 @@ class Expectation:
         return low - slack <= found.value <= high + slack  # false for nan
 
     def text(self) -> str:
-        """Say what is expected in a few characters."""
+        """Return the expectation as a short text."""
         words = []
         if self.value is not None:
             words.append(f"{self.value:.4g}" + ("" if self.tolerance is None else f" ± {self.tolerance:.2g}"))
@@ -183,7 +184,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An expectation beside what was found; `holds` is None if nothing was demanded."""
+    """Expectation with the measured value; `holds` is None if there is no bound or tolerance."""
 
     expectation: Expectation
     found: Value | None
@@ -191,13 +192,13 @@ class Verdict:
 
 
 def expectations(table: Mapping[str, Any], name: str, mode: str, preset: str) -> tuple[Expectation, ...]:
-    """Pick the expectations of one run out of ``expected.json``: those of mode/preset, or else of the mode."""
+    """Return the expectations of one run from ``expected.json``: those of mode/preset, otherwise of the mode."""
     own = table.get(name, {})
     return tuple(Expectation(**entry) for entry in own.get(f"{mode}/{preset}", own.get(mode, ())))
 
 
 def judge(result: Result, expected: Sequence[Expectation]) -> tuple[Verdict, ...]:
-    """Compare a result with what was expected of it; a demand on a value that is missing does not hold."""
+    """Compare a result with its expectations; a bound or tolerance on a missing value does not hold."""
     verdicts = []
     for entry in expected:
         found = result.values.get(entry.key)
@@ -209,24 +210,24 @@ def judge(result: Result, expected: Sequence[Expectation]) -> tuple[Verdict, ...
 
 
 def layout(verdicts: Sequence[Verdict]) -> str:
-    """Lay out verdicts as a table: what, found, expected, verdict, where it comes from."""
+    """Return the verdicts as a table with the columns value, found, expected, verdict and source."""
     rows = [("value", "found", "expected", "verdict", "source")]
     for verdict in verdicts:
         word = {None: "-", True: "holds", False: "does not hold"}[verdict.holds]
         entry = verdict.expectation
-        rows.append((entry.key, _measured(verdict.found), entry.text(), word, entry.source))
+        rows.append((entry.key, _format_value(verdict.found), entry.text(), word, entry.source))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
-def summed_up(values: Sequence[float]) -> Value:
+def average(values: Sequence[float]) -> Value:
     """Return the mean of independent repetitions, with its standard error.
 
     Examples
     --------
-    >>> summed_up([1.0, 2.0, 3.0])
+    >>> average([1.0, 2.0, 3.0])
     Value(value=2.0, error=0.577..., n=3)
     """
     n = len(values)
@@ -237,25 +238,25 @@ def summed_up(values: Sequence[float]) -> Value:
     return Value(mean, error, n)
 
 
-def repeated(found: Mapping[str, Mapping[str, Any]], name: str, repetitions: int) -> dict[str, Value]:
-    """Sum up the numbers of the parts `name`/0, `name`/1, ... as `name`/SCORE; what is no number is left out.
+def average_parts(found: Mapping[str, Mapping[str, Any]], name: str, repetitions: int) -> dict[str, Value]:
+    """Average the numbers of the parts `name`/0, `name`/1, ... as `name`/SCORE; other entries are ignored.
 
     Examples
     --------
-    >>> repeated({"a/0": {"rmse": 1.0}, "a/1": {"rmse": 3.0}}, "a", 2)
+    >>> average_parts({"a/0": {"rmse": 1.0}, "a/1": {"rmse": 3.0}}, "a", 2)
     {'a/rmse': Value(value=2.0, error=1.0, n=2)}
     """
     each = [found[f"{name}/{s}"] for s in range(repetitions)]
     scores = [score for score, value in each[0].items() if isinstance(value, int | float)]
-    return {f"{name}/{score}": summed_up([one[score] for one in each]) for score in scores}
+    return {f"{name}/{score}": average([one[score] for one in each]) for score in scores}
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Value:
+def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Value:
     """Return the mean difference of repetitions that share their data, with its standard error."""
-    return summed_up([a - b for a, b in zip(ours, theirs, strict=True)])
+    return average([a - b for a, b in zip(ours, theirs, strict=True)])
 
 
-def _measured(found: Value | None) -> str:
+def _format_value(found: Value | None) -> str:
     if found is None:
         return "missing"
     return f"{found.value:.4g}" + ("" if found.error is None else f" ± {found.error:.2g} (n = {found.n})")

@@ -1,9 +1,9 @@
-"""Beyond the paper: transformers of unbounded depth, and Bayesian layers inside.
+"""Transformers of unbounded depth with Bayesian layers (not in the paper).
 
-Two tasks. "rows": a digit of 8 × 8 pixels (from scikit-learn), read as a sequence of eight rows. "columns": a real
-table whose columns are tokens. Each is learned by a transformer of unbounded depth and by the same transformer at fixed
-depths, with point estimates of the weights and with an independent Gaussian on every weight. All models share options,
-splits and seeds; what differs is depth and weights.
+There are two tasks. "rows": a digit of 8 × 8 pixels (from scikit-learn) as a sequence of eight rows. "columns": a real
+table whose columns are tokens. Each task is learned by a transformer of unbounded depth and by the same transformer at
+fixed depths, with point estimates of the weights and with an independent Gaussian on every weight. All models have the
+same options, splits and seeds; only depth and weights differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from torch import nn
 
-from experiments.results import Request, Result, Value, paired, summed_up
+from experiments.results import Request, Result, Value, average, paired_difference
 from fathomless.data import datasets
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
@@ -26,17 +26,17 @@ __all__ = ["ImageRows", "figure", "run"]
 
 _SCORES = ("accuracy", "log_likelihood", "calibration_error", "mean_depth")
 _TABLES = {"rows": "digits", "columns": "magic_telescope"}
-_ROWS = 3000  # of a table that has more, drawn at random: half of them train
+_ROWS = 3000  # largest number of rows of a table, drawn at random; half of them are the training set
 
 
 @dataclass(frozen=True)
 class ImageRows(Architecture):
-    """A transformer over the rows of square images that come as flat columns.
+    """Transformer over the rows of square images, which are given as flat columns.
 
     Parameters
     ----------
     side, outputs, width : int
-        Pixels on a side, columns of the likelihood's parameters, width of the model.
+        Number of pixels on a side, number of parameters of the likelihood, width of the model.
     """
 
     side: int
@@ -44,12 +44,12 @@ class ImageRows(Architecture):
     width: int = 32
 
     def layer(self, depth: int) -> nn.Module:
-        """Pre-norm block; the first one cuts the image into rows and embeds them."""
+        """Return a pre-norm block; the first one splits the image into rows and embeds them."""
         block = self._blocks().layer(depth)
         return nn.Sequential(nn.Unflatten(1, (self.side, self.side)), block) if depth == 1 else block
 
     def head(self, depth: int) -> nn.Module:
-        """Normalise, average over rows, map linearly."""
+        """Return a head that normalises, averages over rows and applies a linear map."""
         return self._blocks().head(depth)
 
     def _blocks(self) -> SequenceTransformer:
@@ -72,7 +72,7 @@ _NETWORKS = {"rows": _rows, "columns": _columns}
 def run(request: Request) -> Result:
     """Score all models on every task; see :class:`experiments.Module`.
 
-    There is no paper to follow: both presets are the same. The smoke run needs no data folder.
+    This experiment is in no paper: both presets are the same. The smoke run needs no data folder.
     """
     full = request.mode == "full"
     finite = (1, 2, 4, 6) if full else (2,)
@@ -91,46 +91,48 @@ def run(request: Request) -> Result:
     }
     parts = {
         f"{task}/{name}/{s}": (
-            lambda task=task, o=options, s=s: _scores(task, settings, o, request.seed + s, request.data)
+            lambda task=task, o=options, s=s: _score(task, settings, o, request.seed + s, request.data)
         )
         for task in settings["tasks"]
         for name, options in models.items()
         for s in range(settings["repetitions"])
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for task in settings["tasks"]:
         scores = {
             name: {
-                score: [found[f"{task}/{name}/{s}"][score] for s in range(settings["repetitions"])] for score in _ALL
+                score: [results[f"{task}/{name}/{s}"][score] for s in range(settings["repetitions"])] for score in _ALL
             }
             for name in models
         }
-        values.update(_compared(task, scores))
-    notes = ("both presets are the same: these experiments are not in the paper",) if request.preset == "paper" else ()
+        values.update(_compare(task, scores))
+    notes = ("both presets are the same: this experiment is not in the paper",) if request.preset == "paper" else ()
     return Result("sequences", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 _ALL = (*_SCORES, "validation")
 
 
-def _compared(task: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Value]:
-    values = {f"{task}/{name}/{score}": summed_up(own[score]) for name, own in scores.items() for score in own}
+def _compare(task: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Value]:
+    values = {f"{task}/{name}/{score}": average(own[score]) for name, own in scores.items() for score in own}
     finite = [name for name in scores if name.startswith("L") and name[1:].isdecimal()]
     best = max(finite, key=lambda name: sum(scores[name]["validation"]))
     values[f"{task}/best_depth"] = Value(float(best[1:]))
     for score in ("accuracy", "log_likelihood"):
-        values[f"{task}/{score}_gained"] = paired(scores["udn"][score], scores[best][score])
-        values[f"{task}/{score}_gained_by_gaussian"] = paired(scores["udn_gaussian"][score], scores["udn"][score])
+        values[f"{task}/{score}_gained"] = paired_difference(scores["udn"][score], scores[best][score])
+        values[f"{task}/{score}_gained_by_gaussian"] = paired_difference(
+            scores["udn_gaussian"][score], scores["udn"][score]
+        )
     return values
 
 
-def _scores(
+def _score(
     task: str, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int, data: str | PathLike[str] | None
 ) -> dict[str, float]:
-    """Fit one model to one split; return its scores on the other rows."""
-    found = datasets.load(settings["tasks"][task], data)
-    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y)
+    """Fit one model to the training rows of a split; return its scores on the test rows."""
+    dataset = datasets.load(settings["tasks"][task], data)
+    X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y)
     chosen = np.random.default_rng(seed).permutation(len(X))[: settings["rows"]]
     train, test = chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]
     estimator = UnboundedDepthClassifier(
@@ -159,7 +161,7 @@ def _scores(
 
 def figure(result: Result) -> Any:
     """Draw accuracy, log-likelihood and mean depth of all models, for every task."""
-    from experiments.pictures import dots, panels
+    from experiments.pictures import draw_dots, panels
     from fathomless.plots.canvas import legend, start
 
     tasks, models = list(result.settings["tasks"]), list(result.settings["models"])
@@ -167,6 +169,6 @@ def figure(result: Result) -> Any:
     shown = (("accuracy", "Accuracy", "share"), ("log_likelihood", "Log-likelihood", "nats per row"))
     for ax, (score, title, unit) in zip(axes, (*shown, ("mean_depth", "Mean depth", "layers")), strict=True):
         start(ax, title, "", unit)
-        dots(ax, tasks, {m: [result.values[f"{t}/{m}/{score}"] for t in tasks] for m in models})
+        draw_dots(ax, tasks, {m: [result.values[f"{t}/{m}/{score}"] for t in tasks] for m in models})
     legend(axes[0])
     return page

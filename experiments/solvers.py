@@ -1,11 +1,12 @@
-"""What a step costs in accuracy: orders of the solvers, exact divergences, equal gradients, and grids that vary.
+"""Discretisation error of continuous depth: orders of the solvers, divergences, gradients, and random grids.
 
-*Orders*: a small network whose weights follow a posterior process is followed with 8 to 256 steps and, on the same
-noise, with many more; the errors of weights and hidden state fall with the number of steps to some power, path by path
-("strong") and on average ("weak"). *Divergences*: of an Ornstein-Uhlenbeck process of rate 3 from one of rate 1, whose
-values are known for every number of steps. *Gradients*: those of states that are computed again are the same numbers,
-and agree with differences of the bound. *Jitter*: a network that is trained with one number of steps learns its grid;
-the bound at half and at five times as many steps tells, for a number that varies in training and for one that does not.
+*Orders*: a small network whose weights follow a posterior process is evaluated with 8 to 256 steps and, with the same
+noise, with many more. The errors of weights and hidden state decrease with a power of the number of steps, for single
+paths ("strong") and for the mean ("weak"). *Divergences*: that of an Ornstein-Uhlenbeck process of rate 3 from one of
+rate 1, known for every number of steps. *Gradients*: recomputed states give the same gradients as stored states, and
+these agree with finite differences of the bound. *Jitter*: a network trained with a single number of steps adapts to
+that grid. The bound with half and with five times as many steps is compared for fixed and for random numbers of steps
+in training.
 """
 
 import math
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from experiments.follow import bound, network, training
-from experiments.results import Request, Result, Value, repeated
+from experiments.results import Request, Result, Value, average_parts
 from fathomless.data.datasets import cosine_gap
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.accuracy import draw_coupled
@@ -42,16 +43,16 @@ SCHEMES: Mapping[str, tuple[str, str, str]] = {
     "exact_heun": ("exact", "heun", "network"),
     "linear_heun": ("exact", "heun", "diagonal"),
 }
-#: What varies in training.
+#: Kinds of random grids in training.
 JITTERS = ("count", "times", "none")
 _STEPS: Mapping[str, tuple[int, ...]] = {"exact": (1, 5, 25, 100, 400), "euler": (25, 50, 100, 400)}
 _MULTIPLES = {"half": 0.5, "same": 1.0, "five": 5.0}
 
 
 def run(request: Request) -> Result:
-    """Measure all four; see :class:`experiments.Module`.
+    """Measure all four parts; see :class:`experiments.Module`.
 
-    It needs no data folder, and both presets are the same. The smoke run has fewer paths and short trainings.
+    No data folder is needed, and both presets are the same. The smoke run has fewer paths and short trainings.
     """
     full = request.mode == "full"
     settings: dict[str, Any] = {
@@ -67,22 +68,22 @@ def run(request: Request) -> Result:
     parts: dict[str, Any] = {f"order/{name}": partial(_order, settings, name) for name in SCHEMES}
     parts |= {"divergence": _divergences, "gradient": partial(_gradients, request.seed)}
     cells = [(jitter, s) for jitter in JITTERS for s in range(settings["repetitions"])]
-    parts |= {f"jitter/{jitter}/{s}": partial(_jittered, settings, jitter, s) for jitter, s in cells}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    parts |= {f"jitter/{jitter}/{s}": partial(_train_jittered, settings, jitter, s) for jitter, s in cells}
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
-    for name, part in found.items():
+    for name, part in results.items():
         if not name.startswith("jitter"):
             values |= {f"{name}/{key}": Value(value) for key, value in part.items() if isinstance(value, float)}
     for jitter in JITTERS:
-        values |= repeated(found, f"jitter/{jitter}", settings["repetitions"])
-    curves = {name: part["errors"] for name, part in found.items() if "errors" in part}
+        values |= average_parts(results, f"jitter/{jitter}", settings["repetitions"])
+    curves = {name: part["errors"] for name, part in results.items() if "errors" in part}
     return Result("solvers", request.mode, request.preset, request.seed, values, settings, seconds, curves)
 
 
 # ---------------------------------------------------------------------------------------------------------- the orders
 
 
-def _small(seed: int, **options: Any) -> ContinuousDepth:
+def _small_network(seed: int, **options: Any) -> ContinuousDepth:
     """Return a network of two hidden units whose posterior differs from its prior in every parameter."""
     net = MLPDynamics(1, 2, hidden=(4,), encoder="pad", augment=1)
     given = PathInference(**{"drift": "network", "rank": 4, "jitter": "none", "gradient": "unrolled", **options})
@@ -98,7 +99,7 @@ def _small(seed: int, **options: Any) -> ContinuousDepth:
 
 @torch.no_grad()
 def errors(name: str, steps: Sequence[int], finest: int, paths: int, seed: int) -> dict[str, list[float]]:
-    """Return the errors of the hidden state at the end for every number of steps, on the same noise.
+    """Return the errors of the final hidden state for every number of steps, with the same noise.
 
     Parameters
     ----------
@@ -107,15 +108,15 @@ def errors(name: str, steps: Sequence[int], finest: int, paths: int, seed: int) 
     steps : sequence of int
         Divisors of `finest`.
     finest, paths, seed : int
-        Steps that errors are measured against; how many paths; of network and noise.
+        Number of steps of the reference solution; number of paths; seed of network and noise.
 
     Returns
     -------
     dict
-        "strong": root mean square over paths; "weak": of the mean; "noise": standard error of that.
+        "strong": root mean square error over paths; "weak": error of the mean; "noise": its standard error.
     """
     move, solver, drift = SCHEMES[name]
-    model = _small(seed, transition=move, solver=solver, drift=drift).eval()
+    model = _small_network(seed, transition=move, solver=solver, drift=drift).eval()
     x = torch.tensor([[0.5]], dtype=torch.float64)
     best, *rest = (draw_coupled(model, x, paths, n, finest, seed).f[:, 0] for n in (finest, *steps))
     off = [h - best for h in rest]  # (S, H) each
@@ -127,7 +128,7 @@ def errors(name: str, steps: Sequence[int], finest: int, paths: int, seed: int) 
 
 
 def _order(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Fit the slope of the logarithm of errors."""
+    """Estimate the orders of convergence as slopes of the log errors."""
     steps = settings["steps"]
     found = errors(name, steps, settings["finest"], settings["paths"], fold_in(settings["seed"], "orders"))
     slopes = {kind: -float(np.polyfit(np.log(steps), np.log(found[kind]), 1)[0]) for kind in ("strong", "weak")}
@@ -145,10 +146,12 @@ def divergence(steps: int, kind: str) -> float:
     >>> round(divergence(5, "exact"), 6)
     0.884658
     """
-    prior, dt = OrnsteinUhlenbeck(1.0, 0.5 / math.sqrt(2.0)), torch.tensor(1.0 / steps, dtype=torch.float64)
+    prior = OrnsteinUhlenbeck(1.0, 0.5 / math.sqrt(2.0))
+    dt = torch.tensor(1.0 / steps, dtype=torch.float64)
     step = transition(prior, torch.tensor(2.0, dtype=torch.float64), dt, kind=kind)
-    second, total = torch.tensor(0.49, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for _ in range(steps):  # the second moment of the weight is all that is needed
+    second = torch.tensor(0.49, dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
+    for _ in range(steps):  # only the second moment of the weight is needed
         total = total + 0.5 * ((step.turn / step.prior_noise).square() * second + excess(step.ratio))
         second = step.decay.square() * second + step.noise.square()
     return float(total)
@@ -159,20 +162,22 @@ def _divergences() -> dict[str, float]:
 
 
 def _gradients(seed: int) -> dict[str, float]:
-    """Compare gradients of the bound: kept states, states computed again, and differences."""
+    """Compare gradients of the bound: stored states, recomputed states, and finite differences."""
     x = torch.randn(7, 1, generator=as_generator(seed), dtype=torch.float64)
-    rows, found = Rows(x, torch.sin(x)), {}
+    rows = Rows(x, torch.sin(x))
+    found = {}
     for kind in ("unrolled", "checkpointed"):
-        model = _small(seed, gradient=kind, drift="both").train()
+        model = _small_network(seed, gradient=kind, drift="both").train()
         loss = _value(model, rows)
         loss.backward()
         found[kind] = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     apart = max(float((a - b).abs().max()) for a, b in zip(*found.values(), strict=True))
-    noise, h = as_generator(fold_in(seed, "direction")), 1e-5
+    noise = as_generator(fold_in(seed, "direction"))
+    h = 1e-5
     line = [torch.randn(p.shape, generator=noise, dtype=p.dtype) for p in model.parameters()]
     ends = []
     for sign in (1.0, -1.0):
-        moved = _small(seed, drift="both").train()
+        moved = _small_network(seed, drift="both").train()
         with torch.no_grad():
             for p, d in zip(moved.parameters(), line, strict=True):
                 p.add_(sign * h * d)
@@ -189,12 +194,14 @@ def _value(model: ContinuousDepth, rows: Rows) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- the jitter
 
 
-def _jittered(settings: Mapping[str, Any], jitter: str, s: int) -> dict[str, float]:
-    """Train on the cosine with the options of the estimator; return bounds with other numbers of steps, in nats."""
+def _train_jittered(settings: Mapping[str, Any], jitter: str, s: int) -> dict[str, float]:
+    """Train on the cosine with the options of the estimator; return bounds for other numbers of steps, in nats."""
     seed = fold_in(settings["seed"], "jitter", s)
     X, y = cosine_gap(40, seed)
     rows = Rows(torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(y, dtype=torch.float32)[:, None])
-    options, likelihood, epochs = {"solver": Heun(jitter=jitter, steps=10)}, Gaussian(1, noise=0.1), settings["epochs"]
+    options = {"solver": Heun(jitter=jitter, steps=10)}
+    likelihood = Gaussian(1, noise=0.1)
+    epochs = settings["epochs"]
     model = network(options, 1, 1, seed)
     steps = training(options, epochs=epochs, batch_size=len(rows), evaluate_every=epochs)
     fit(model, likelihood, rows, training=steps, seed=seed)
@@ -203,8 +210,8 @@ def _jittered(settings: Mapping[str, Any], jitter: str, s: int) -> dict[str, flo
 
 
 def figure(result: Result) -> Any:
-    """Draw errors against the number of steps, and bounds with other numbers of steps than in training."""
-    from experiments.pictures import colours, dots, on_a_logarithm, panels
+    """Draw errors against the number of steps, and bounds for other numbers of steps than in training."""
+    from experiments.pictures import colours, draw_dots, panels, set_log_axis
     from fathomless.plots.canvas import legend, start
 
     page, (left, right) = panels(2, across=2, width=4.6)
@@ -214,10 +221,12 @@ def figure(result: Result) -> Any:
         left.plot(result.settings["steps"], own["strong"], "o-", color=colour, label=name, markersize=4.0)
         left.plot(result.settings["steps"], own["weak"], "--", color=colour)
     left.set_yscale("log")
-    on_a_logarithm(left, result.settings["steps"])
+    set_log_axis(left, result.settings["steps"])
     legend(left)
-    start(right, "Bound with other steps than in training", "what varies in training", "nats")
+    start(right, "Bound for other numbers of steps", "random grid in training", "nats")
     jitters = result.settings["jitters"]
-    dots(right, jitters, {m: [result.values[f"jitter/{j}/{m}"] for j in jitters] for m in ("same", "half", "five")})
+    draw_dots(
+        right, jitters, {m: [result.values[f"jitter/{j}/{m}"] for j in jitters] for m in ("same", "half", "five")}
+    )
     legend(right)
     return page

@@ -1,9 +1,9 @@
-"""Spirals that turn more and more: how deep a network is found, and how well it classifies.
+"""Spirals of increasing rotation: posterior depth and test accuracy.
 
-Points of two interleaved spirals, 1,024 each for training, validation and test, from independent streams; the rotation
-runs over 0, 2, …, 30 quarter turns. Beside the network of unbounded depth (UDN) stand finite networks and a depth
-uncertainty network of ten depths (DUN), built from the same layers, with the same initialisation, schedule and
-temperature. All fits of one kind, over rotations and repetitions, are trained side by side.
+The data are points of two interleaved spirals, 1,024 each for training, validation and test, from independent streams.
+The rotation is 0, 2, …, 30 quarter turns. The network of unbounded depth (UDN) is compared with finite networks and
+with a depth uncertainty network of ten depths (DUN). All have the same layers, initialisation, schedule and
+temperature. All fits of one kind, over rotations and repetitions, are trained in one batch.
 """
 
 import math
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiments.results import Request, Result, Value, paired, summed_up
+from experiments.results import Request, Result, Value, average, paired_difference
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
@@ -56,7 +56,7 @@ ROTATIONS = tuple(range(0, 31, 2))
 
 @dataclass(frozen=True)
 class Protocol:
-    """How networks are built and trained, whatever their kind.
+    """Settings of the networks and of their training, shared by all kinds.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class Protocol:
     law : str
         Family of the posterior over depth of the unbounded network.
     initial_depth : float
-        Its λ at the start.
+        Initial λ of that family.
     initialisation : {"he", "default"}
-        Of the layers.
+        Initialisation of the layers.
     evaluate_every : int
-        Epochs between scores of the validation rows, from which the best epoch is chosen by accuracy.
+        Number of epochs between evaluations on the validation set; the best epoch is chosen by its accuracy.
     """
 
     epochs: int = 2000
@@ -105,18 +105,19 @@ _KINDS = {"default": ("udn", *_FINITE, "dun", "udn@1", "udn@5", "udn*3"), "paper
 def run(request: Request) -> Result:
     """Train every kind on every rotation, three times; see :class:`experiments.Module`.
 
-    The data are drawn, and need no folder. The smoke run takes three rotations, two repetitions and few epochs.
+    The data are generated; no data folder is needed. The smoke run has three rotations, two repetitions and few epochs.
     """
-    protocol, kinds, rotations, repetitions, rows = (
-        PROTOCOLS[request.preset],
-        _KINDS[request.preset],
-        ROTATIONS,
-        3,
-        1024,
-    )
+    protocol = PROTOCOLS[request.preset]
+    kinds = _KINDS[request.preset]
+    rotations = ROTATIONS
+    repetitions = 3
+    rows = 1024
     if request.mode == "smoke":
         protocol = replace(protocol, epochs=60, evaluate_every=10, learning_rate=0.02)
-        kinds, rotations, repetitions, rows = ("udn", "L3", "dun"), (0, 4, 8), 2, 256
+        kinds = ("udn", "L3", "dun")
+        rotations = (0, 4, 8)
+        repetitions = 2
+        rows = 256
     settings = {
         "seed": request.seed,
         "rows": rows,
@@ -131,9 +132,9 @@ def run(request: Request) -> Result:
         return {"cells": train(kind, protocol, cells, seed=request.seed, rows=rows, early=request.preset == "paper")}
 
     parts = {kind: partial(part, kind) for kind in kinds}
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     return _result(
-        {kind: part["cells"] for kind, part in found.items()}, settings, request.mode, request.preset, seconds
+        {kind: part["cells"] for kind, part in results.items()}, settings, request.mode, request.preset, seconds
     )
 
 
@@ -146,22 +147,23 @@ def train(
     rows: int = 1024,
     early: bool = False,
 ) -> list[dict[str, Any]]:
-    """Train one kind of network on every cell (rotation, repetition) at once; return what each found.
+    """Train one kind of network on all cells (rotation, repetition) in one batch; return the scores of each.
 
     Parameters
     ----------
     kind : str
-        "udn", "udn@RATE" (another start), "dun", or "L" and a depth; with "*M" the average of M such networks.
+        "udn", "udn@RATE" (another initial λ), "dun", or "L" and a depth; with "*M" the average of M such networks.
     protocol : Protocol
-        How.
+        Settings.
     cells : sequence of (int, int)
-        Rotation and number of the repetition, which decide on the data.
+        Rotation and index of the repetition, which determine the data.
     seed, rows : int
-        Seed; rows of the training, of the validation and of the test set.
+        Seed; number of rows of each of the training, validation and test sets.
     early : bool
-        Stop a network that classifies every validation row rightly: no later epoch could be better.
+        Stop a network when its validation accuracy is 1, since no later epoch can be better.
     """
-    p, (base, _, times) = protocol, kind.partition("*")
+    p = protocol
+    base, _, times = kind.partition("*")
     number = int(times or 1)
     starts = [(*cell, *((m,) if m else ())) for cell in cells for m in range(number)]
     sets = [_data(rows, rotation, repetition, seed) for rotation, repetition, *_ in starts]
@@ -190,9 +192,9 @@ def train(
 
 
 class _Watch:
-    """Accuracy on validation and test rows of every network, or of averages of `number`, at every evaluation.
+    """Callback that scores validation and test rows at every evaluation, for networks or averages of `number` networks.
 
-    With `early`, a network that classifies every validation row rightly is done: no later epoch can be better.
+    With `early`, a network stops when its validation accuracy is 1, since no later epoch can be better.
     """
 
     def __init__(self, valid: PaddedRows, test: PaddedRows, number: int, early: bool) -> None:
@@ -200,11 +202,11 @@ class _Watch:
         self.seen: list[list[tuple[float, float, float, float]]] = [[] for _ in range(len(valid.counts) // number)]
 
     def __call__(self, runs: BatchedRuns) -> None:
-        if not runs.active:  # the last of them was done at the evaluation before
+        if not runs.active:  # all have stopped at an earlier evaluation
             return
         right = []
         for stack in (self.valid, self.test):
-            density = log_densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the class that is right
+            density = densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the true class
             density = density.reshape(-1, self.number, density.shape[1]).logsumexp(1) - math.log(self.number)
             right += [(density > math.log(0.5)).double().mean(1).tolist(), density.double().mean(1).tolist()]
         for i, *scores in zip(runs.active[:: self.number], *right, strict=True):
@@ -215,7 +217,7 @@ class _Watch:
 def _summary(
     cell: tuple[int, int], members: Sequence[Fitted], seen: Sequence[tuple[float, float, float, float]]
 ) -> dict[str, Any]:
-    """Scores of one fit where its validation accuracy, or density, was best, and at the end."""
+    """Return scores of one fit at the epochs of best validation accuracy and best density, and at the end."""
     at = max(range(len(seen)), key=lambda j: seen[j][0])
     by = max(range(len(seen)), key=lambda j: seen[j][1])
     rows = list(zip(*(member.history[: len(seen)] for member in members), strict=True))
@@ -265,8 +267,9 @@ def _model(kind: str, p: Protocol, seed: int) -> UnboundedDepth:
 def _result(
     found: Mapping[str, list[dict[str, Any]]], settings: dict[str, Any], mode: str, preset: str, seconds: float
 ) -> Result:
-    """Sum up: averages over rotations, comparisons, depth against rotation."""
-    rotations, repetitions = settings["rotations"], range(settings["repetitions"])
+    """Return averages over rotations, comparisons, and depth against rotation."""
+    rotations = settings["rotations"]
+    repetitions = range(settings["repetitions"])
     table = {
         kind: {
             score: np.array([c[score] for c in cells]).reshape(len(rotations), len(repetitions))
@@ -277,21 +280,24 @@ def _result(
     values: dict[str, Value] = {}
     for kind, scores in table.items():
         for score in ("accuracy", "accuracy_at_end", "log_likelihood"):
-            values[f"{kind}/{score}"] = summed_up(scores[score].mean(0).tolist())
+            values[f"{kind}/{score}"] = average(scores[score].mean(0).tolist())
         for rotation, row in zip(rotations, scores["accuracy"], strict=True):
-            values[f"{kind}/accuracy/{rotation}"] = summed_up(row.tolist())
-    ours, finite = table["udn"], [kind for kind in found if kind.startswith("L")]
+            values[f"{kind}/accuracy/{rotation}"] = average(row.tolist())
+    ours = table["udn"]
+    finite = [kind for kind in found if kind.startswith("L")]
     margins = []
     for i, rotation in enumerate(rotations):
-        values[f"udn/depth/{rotation}"] = summed_up(ours["mean_depth_at_end"][i].tolist())
+        values[f"udn/depth/{rotation}"] = average(ours["mean_depth_at_end"][i].tolist())
         best = finite[int(np.argmax([table[kind]["accuracy"][i].mean() for kind in finite]))]
-        margin = _apart(ours["accuracy"][i], table[best]["accuracy"][i])
+        margin = _difference(ours["accuracy"][i], table[best]["accuracy"][i])
         values[f"udn/margin/{rotation}"] = margin
         margins.append(margin.value + 2.0 * (margin.error or 0.0))
     values["udn/least_margin"] = Value(min(margins))
     for a, b in (("udn", "L4"), ("L4", "L3"), ("L3", "L5"), ("udn", "dun")):
         if {a, b} <= set(table):
-            values[f"{a}-{b}"] = paired(table[a]["accuracy"].mean(0).tolist(), table[b]["accuracy"].mean(0).tolist())
+            values[f"{a}-{b}"] = paired_difference(
+                table[a]["accuracy"].mean(0).tolist(), table[b]["accuracy"].mean(0).tolist()
+            )
     easy = [i for i, rotation in enumerate(rotations) if rotation <= 24]
     depth = ours["mean_depth_at_end"][easy].mean(1)
     values["udn/rank_correlation"] = Value(float(np.corrcoef(np.arange(len(easy)), depth.argsort().argsort())[0, 1]))
@@ -303,14 +309,14 @@ def _result(
     return Result("spiral", mode, preset, settings["seed"], values, settings, seconds, curves=curves)
 
 
-def _apart(a: Any, b: Any) -> Value:
-    """Difference of two means over independent repetitions, with its standard error."""
-    one, other = summed_up(a.tolist()), summed_up(b.tolist())
+def _difference(a: Any, b: Any) -> Value:
+    """Return the difference of two means over independent repetitions, with its standard error."""
+    one, other = average(a.tolist()), average(b.tolist())
     return Value(one.value - other.value, math.hypot(one.error or 0.0, other.error or 0.0), one.n)
 
 
 def figure(result: Result) -> Any:
-    """Draw accuracy and mean depth against rotation (Figures 3a and 3b), and the way of the mean depth in training."""
+    """Draw accuracy and mean depth against rotation (Figures 3a and 3b), and the mean depth during training."""
     from experiments.pictures import colours, panels
     from fathomless.plots.canvas import GREEN, legend, start
 
@@ -330,7 +336,7 @@ def figure(result: Result) -> Any:
             label=kind,
         )
     legend(axes[0])
-    start(axes[1], "Mean depth where training ended", "rotation (quarter turns)", "layers")
+    start(axes[1], "Mean depth at the end of training", "rotation (quarter turns)", "layers")
     row = [result.values[f"udn/depth/{rotation}"] for rotation in rotations]
     axes[1].errorbar(rotations, [v.value for v in row], yerr=[v.error or 0.0 for v in row], color=GREEN, marker="o")
     start(axes[2], "Mean depth during training", "epoch", "layers")

@@ -1,14 +1,15 @@
-"""Regression on nine tables: a network of unbounded depth against finite depths (Nazaret and Blei 2022, Figure 8).
+"""Regression on nine tables: unbounded depth compared with finite depths (Nazaret and Blei 2022, Figure 8).
 
-Both presets train :class:`~fathomless.families.depth.estimator.UnboundedDepthRegressor`, all splits of one table at
-once. "paper": width 8, noise fixed at one standard deviation of the target, the quantile-truncated family from λ = 1,
-Adam at the constant rate 0.01, L = 2..6 beside it. "default": the regressor as it comes, with learned noise, beside
-finite depths L = 1..6 with the same options.
+Both presets train :class:`~fathomless.families.depth.estimator.UnboundedDepthRegressor` on all splits of a table in one
+batch. The preset "paper" has width 8, noise fixed at one standard deviation of the target, the quantile-truncated
+family with initial λ = 1, Adam with the constant learning rate 0.01, and finite depths L = 2..6. "default" is the
+regressor with default options and learned noise, compared with finite depths L = 1..6 with the same options.
 
-Split s shuffles the rows with seed s and keeps 10 % for the test; the estimator standardises with the other 90 % and
-holds out a ninth of them (10 % of all) to choose the epoch. What differs from the paper's code: inputs and target are
-standardised with training and validation rows together, the validation rows are scored every eight steps at the least
-(not every epoch where an epoch has fewer), and a head is charged at its own depth alone.
+Split s shuffles the rows with seed s and keeps 10 % as the test set. The estimator standardises with the other 90 % and
+holds out a ninth of them (10 % of all) to choose the epoch. There are three differences from the paper's code: inputs
+and target are standardised with training and validation rows together; evaluations on the validation rows are at least
+eight steps apart (not every epoch if an epoch has fewer steps); and the divergence of a head counts at its own depth
+only.
 """
 
 import math
@@ -19,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from experiments.results import Request, Result, Value, paired, summed_up
+from experiments.results import Request, Result, Value, average, paired_difference
 from fathomless.data import datasets
 from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
@@ -32,7 +33,7 @@ __all__ = ["DEEP", "SHALLOW", "SPLITS", "figure", "plan", "run", "split"]
 
 #: Tables for which the paper finds a mean depth below two.
 SHALLOW = ("yacht", "boston", "energy", "concrete", "power")
-#: Tables for which it finds deeper networks.
+#: Tables for which the paper finds deeper networks.
 DEEP = ("wine_red", "naval", "kin8nm", "protein")
 
 _SMALL, _LARGE = ("yacht", "boston", "energy", "concrete", "wine_red"), ("power", "kin8nm", "naval")
@@ -40,18 +41,18 @@ _FULL: Mapping[str, Mapping[str, tuple[int, int | str]]] = {  # splits and epoch
     "paper": {**dict.fromkeys(_SMALL, (10, 1000)), **dict.fromkeys(_LARGE, (4, 150)), "protein": (2, 50)},
     "default": {**dict.fromkeys(_SMALL, (5, "auto")), **dict.fromkeys(_LARGE, (3, "auto")), "protein": (2, "auto")},
 }
-#: Splits of each table with the default preset.
+#: Number of splits of each table with the default preset.
 SPLITS: Mapping[str, int] = {table: splits for table, (splits, _) in _FULL["default"].items()}
 _SMOKE: Mapping[str, tuple[int, int | str]] = {"diabetes": (2, 60)}
 _SCORES = ("rmse", "log_likelihood", "mean_depth", "validation")
 
 
-def _narrow(inputs: int, outputs: int) -> MLP:
+def _narrow_network(inputs: int, outputs: int) -> MLP:
     return MLP(inputs, outputs, width=8, initialisation="default")
 
 
 _PAPER: Mapping[str, Any] = {
-    "architecture": _narrow,
+    "architecture": _narrow_network,
     "noise": 1.0,
     "structure_from": "elbo",
     "structure_from__rate": 0.1,
@@ -67,7 +68,7 @@ _PAPER: Mapping[str, Any] = {
 
 
 def plan(preset: str) -> dict[str, dict[str, Any]]:
-    """Return the options of every model, by its name: udn first, then its rivals.
+    """Return the options of every model by name: first udn, then the finite depths.
 
     Examples
     --------
@@ -83,8 +84,7 @@ def plan(preset: str) -> dict[str, dict[str, Any]]:
 def run(request: Request) -> Result:
     """Score the models of a preset on every table; see :class:`experiments.Module`.
 
-    The smoke run takes a table that comes with scikit-learn, two splits, few epochs and depths, and needs no data
-    folder.
+    The smoke run uses a table of scikit-learn, two splits, and few epochs and depths. It needs no data folder.
     """
     tables = _FULL[request.preset] if request.mode == "full" else _SMOKE
     models = plan(request.preset)
@@ -100,14 +100,14 @@ def run(request: Request) -> Result:
         },
     }
     parts = {
-        f"{table}/{name}": (lambda t=table, o=options: _scores(t, settings, o, request.data))
+        f"{table}/{name}": (lambda t=table, o=options: _score(t, settings, o, request.data))
         for table in tables
         for name, options in models.items()
     }
-    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    results, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values = {}
     for table in tables:
-        values.update(_compared(table, {name: found[f"{table}/{name}"] for name in models}))
+        values.update(_compare(table, {name: results[f"{table}/{name}"] for name in models}))
     if request.mode == "full":
         deep = min(values[f"{table}/udn/mean_depth"].value for table in DEEP)
         values["depth_gap"] = Value(deep - max(values[f"{table}/udn/mean_depth"].value for table in SHALLOW))
@@ -115,19 +115,19 @@ def run(request: Request) -> Result:
     return Result("uci", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
-def _compared(table: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Value]:
-    """Sum up one table: every model, and the first one against the finite depth that validation rows choose."""
+def _compare(table: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Value]:
+    """Summarise one table: every model, and udn compared with the finite depth chosen by validation score."""
     values = {}
     for name, own in scores.items():
-        values.update({f"{table}/{name}/{score}": summed_up(own[score]) for score in _SCORES})
+        values.update({f"{table}/{name}/{score}": average(own[score]) for score in _SCORES})
         original = [error * scale for error, scale in zip(own["rmse"], own["scale"], strict=True)]
-        values[f"{table}/{name}/rmse_original"] = summed_up(original)
+        values[f"{table}/{name}/rmse_original"] = average(original)
     udn = scores["udn"]
     finite = [name for name in scores if name.startswith("L")]
     best = max(finite, key=lambda name: math.fsum(scores[name]["validation"]))
     values[f"{table}/best_depth"] = Value(float(best[1:]))
-    values[f"{table}/rmse_saved"] = paired(scores[best]["rmse"], udn["rmse"])
-    values[f"{table}/log_likelihood_gained"] = paired(udn["log_likelihood"], scores[best]["log_likelihood"])
+    values[f"{table}/rmse_saved"] = paired_difference(scores[best]["rmse"], udn["rmse"])
+    values[f"{table}/log_likelihood_gained"] = paired_difference(udn["log_likelihood"], scores[best]["log_likelihood"])
     return values
 
 
@@ -136,12 +136,12 @@ def _compared(table: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -
 Array = npt.NDArray[Any]
 
 
-def _scores(
+def _score(
     table: str, settings: Mapping[str, Any], options: Mapping[str, Any], data: str | PathLike[str] | None
 ) -> dict[str, list[float]]:
-    """Fit one model to all splits of a table at once; return its scores, one for each split."""
-    found = datasets.load(table, data)
-    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
+    """Fit one model to all splits of a table in one batch; return its scores, one for each split."""
+    dataset = datasets.load(table, data)
+    X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y, dtype=np.float64)
     splits = [split(len(X), settings["seed"] + s) for s in range(settings["splits"][table])]
     estimators = [
         UnboundedDepthRegressor(
@@ -165,7 +165,7 @@ def _scores(
 
 
 def split(rows: int, seed: int) -> tuple[Array, Array]:
-    """Shuffle with the number of the split; return nine tenths to train on, and a tenth for the test."""
+    """Return shuffled training indices (nine tenths) and test indices (a tenth) of a split; `seed` is its number."""
     order = np.random.default_rng(seed).permutation(rows)
     return order[rows // 10 :], order[: rows // 10]
 
@@ -174,8 +174,8 @@ def split(rows: int, seed: int) -> tuple[Array, Array]:
 
 
 def figure(result: Result) -> Any:
-    """Draw RMSE and log-likelihood of all models, and the mean depth of the first, for every table."""
-    from experiments.pictures import dots, panels
+    """Draw RMSE and log-likelihood of all models, and the mean depth of the first one, for every table."""
+    from experiments.pictures import draw_dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables = list(result.settings["splits"])
@@ -186,6 +186,6 @@ def figure(result: Result) -> Any:
     for ax, score, title, unit in zip(axes, _SCORES, titles, units, strict=False):
         start(ax, title, "", unit)
         shown = models if score != "mean_depth" else models[:1]
-        dots(ax, tables, {m: [result.values[f"{t}/{m}/{score}"] for t in tables] for m in shown})
+        draw_dots(ax, tables, {m: [result.values[f"{t}/{m}/{score}"] for t in tables] for m in shown})
     legend(axes[0])
     return page

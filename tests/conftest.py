@@ -12,9 +12,9 @@ from commands import Call, Said
 
 collect_ignore = ["simulated.py"]  # its import registers a device in the whole process
 
-pytest.register_assert_rewrite("housing", "refusals", "run_folders")  # what they assert is explained as in a test
+pytest.register_assert_rewrite("housing", "refusals", "run_folders")  # detailed messages for their assertions
 
-# the same examples in every run; to look for new ones: pytest --hypothesis-profile=explore
+# the same examples in every run; new ones with pytest --hypothesis-profile=explore
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile("same")

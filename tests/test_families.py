@@ -7,7 +7,7 @@ from pathlib import Path
 import all_families
 import numpy as np
 import pytest
-from family_summary import Results, beside_published, dominated, filled, grid, ranks
+from family_summary import Results, fill, find_dominated, grid, rank_with_published, ranks
 from scipy.stats import friedmanchisquare
 
 
@@ -46,7 +46,7 @@ def test_means_are_of_the_splits_that_all_methods_of_a_table_have() -> None:
     parts += [part("yacht", "finite", 0.0, 1.0, split=s) for s in (0, 2)] + [
         part("boston", "finite", 5.0, 1.0, split=1)
     ]
-    found = Results([*parts, part("yacht", "gp", 0.0, 1.0)]).shared(["depth", "finite"])
+    found = Results([*parts, part("yacht", "gp", 0.0, 1.0)]).restrict(["depth", "finite"])
     assert found.values("yacht", "depth", "log_likelihood") == [0.0, 2.0]
     assert found.values("boston", "finite", "log_likelihood") == [5.0]
     assert list(found.cell("yacht", "gp")) == [0]
@@ -55,15 +55,15 @@ def test_means_are_of_the_splits_that_all_methods_of_a_table_have() -> None:
 def test_a_method_is_dominated_by_what_is_better_and_cheaper_on_every_table() -> None:
     tables = ("yacht", "boston", "energy")
     parts = [part(t, m, *told) for t in tables for m, told in {"depth": (1.0, 9.0), "swag": (0.0, 10.0)}.items()]
-    assert dominated(Results(parts)) == {"swag": ["depth"]}
+    assert find_dominated(Results(parts)) == {"swag": ["depth"]}
     parts.append(part("spambase", "swag", 0.0, 1.0))
     parts.append(part("spambase", "depth", 1.0, 2.0))  # better, not cheaper
-    assert dominated(Results(parts)) == {}
+    assert find_dominated(Results(parts)) == {}
 
 
 def test_published_columns_are_ranked_beside_those_of_here() -> None:
     tables = ("yacht", "boston")
-    found = beside_published(Results([part(t, "depth", 9.0, 1.0) for t in tables]), tables)
+    found = rank_with_published(Results([part(t, "depth", 9.0, 1.0) for t in tables]), tables)
     assert found.mean[found.methods.index("depth")] == 1.0
     assert len(found.methods) == 23
     assert "PBP (S1)" in found.methods
@@ -103,8 +103,8 @@ def test_a_grid_is_a_table_of_markdown() -> None:
 
 def test_a_page_is_filled_twice_to_the_same_text_and_keeps_its_prose() -> None:
     page = "# A\n<!-- begin b -->\n<!-- end b -->\nprose\n"
-    once = filled(page, {"b": "table"})
-    assert filled(once, {"b": "table"}) == once
+    once = fill(page, {"b": "table"})
+    assert fill(once, {"b": "table"}) == once
     assert once.endswith("\nprose\n")
     with pytest.raises(ValueError, match="lacks <!-- begin c -->"):
-        filled(page, {"c": "table"})
+        fill(page, {"c": "table"})

@@ -16,7 +16,7 @@ from fathomless.app.commands.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command by name, with the options that ``--help`` does not explain."""
+    """Return the parser of every command by name, with all options of ``--help-all``."""
     whole = parser(defaultdict(lambda: lambda _: 0))
     found = next(dict(a.choices) for a in whole._actions if isinstance(a, argparse._SubParsersAction))
     for command in found.values():
@@ -27,10 +27,10 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 class CommandLine(SphinxDirective):
-    """A section for each command: usage, arguments and options; each option has an anchor."""
+    """Directive with a section for each command: usage, arguments, and options that can be linked to."""
 
     def run(self) -> list[nodes.Node]:
-        """Return the nodes of the generated reStructuredText."""
+        """Return the parsed reStructuredText of all commands."""
         return self.parse_text_to_nodes("\n".join(_text()), allow_section_headings=True)
 
 
@@ -65,8 +65,8 @@ def _heads(action: argparse.Action) -> Iterator[str]:
 def _help(action: argparse.Action) -> str:
     text = str(action.help or "").replace("%%", "%")
     text = text.replace("*", r"\*").replace("`", r"\`").replace("|", r"\|")
-    text = re.sub(r"(?<!\S)--[a-z.-]+", r"``\g<0>``", text)  # else two dashes become one
-    keep = text.split()[:1] == ["auto"]  # a value of the option: not capitalised
+    text = re.sub(r"(?<!\S)--[a-z.-]+", r"``\g<0>``", text)  # literal, so that two dashes are not joined
+    keep = text.split()[:1] == ["auto"]  # a value, not a word
     return f"{text if keep else text[:1].upper() + text[1:]}."
 
 

@@ -1,4 +1,4 @@
-"""Preparation of docstrings: stars and bars in their text are escaped, because they are not markup."""
+"""Docstrings of the library: stars and bars in their text are escaped."""
 
 import re
 from typing import Any
@@ -7,13 +7,14 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-# the first group (code, roles, emphasis, strong) is kept; other marks would be errors in reStructuredText
+# text that stays unchanged (code, roles, emphasis, strong), or a mark that reStructuredText would misread
 _MARKS = re.compile(r"(`+[^`]*`+|\*\*?\w[^*]*\w\*\*?|\\.)|\*(?=\S)|\||_(?=[*…])")
 
 
 def plain(lines: list[str]) -> list[str]:
-    """Escape the marks outside formulas, examples and other text that is indented below a directive."""
-    found, block = [], None
+    """Escape the marks, except in formulas, examples and other text that is indented below a directive."""
+    found = []
+    block = None
     for line in lines:
         indent = len(line) - len(line.lstrip())
         if block is not None and line.strip() and indent <= block:
@@ -35,7 +36,7 @@ def _process(app: Sphinx, what: str, name: str, obj: object, options: object, li
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
-    """Skip members of other packages, whose docstrings link to their own sites, such as scikit-learn's methods."""
+    """Skip members of other packages, whose docstrings link to other sites, such as methods of scikit-learn."""
     foreign = (
         "get_metadata_routing",
         "set_fit_request",
@@ -49,14 +50,14 @@ def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: o
 
 
 def _words(app: Sphinx, doctree: nodes.document) -> None:
-    """Keep ``shape`` in types such as ``Tensor, shape (N,)`` plain text, not a link to the property of predictions."""
+    """Keep ``shape`` in a type such as ``Tensor, shape (N,)`` as a word; it is also a property of predictions."""
     for node in list(doctree.findall(addnodes.pending_xref)):
         if node.get("reftarget") == "shape" and node.get("reftype") == "class":
             node.replace_self(nodes.Text("shape"))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the steps; the first runs before napoleon, which adds markup that must not be escaped."""
+    """Connect the functions before napoleon, which adds marks of its own."""
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-skip-member", _skip)
     app.connect("doctree-read", _words)

@@ -1,7 +1,7 @@
-"""Examples that run while the documentation is built, in the same process (a notebook would start another one).
+"""Examples that are run during the build of the site, in the same process (a notebook would start another one).
 
-The blocks of a page share their variables and a temporary folder. The printed output and the value of the last line
-are shown below each block. An error in a block is an error of the build.
+The blocks of a page share their variables and a temporary folder. The output of a block and the value of its last line
+are shown below it. If a block fails, the build fails.
 """
 
 import ast
@@ -17,14 +17,14 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Example(SphinxDirective):
-    """A code block with its output."""
+    """Directive that runs code and shows it with its output."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """Run the code and return it with its output, in the markup of notebook cells."""
+        """Return code and output in the style of notebook cells."""
         code = "\n".join(self.content)
-        if "example" not in self.env.temp_data:  # Sphinx clears it after each page
+        if "example" not in self.env.temp_data:  # Sphinx deletes it, and with it the folder, at the end of the page
             self.env.temp_data["example"] = ({"__name__": "example"}, tempfile.TemporaryDirectory())
         names, folder = self.env.temp_data["example"]
         try:
@@ -40,8 +40,10 @@ class Example(SphinxDirective):
 
 
 def run(code: str, names: dict[str, Any]) -> str:
-    """Run code and return its printed output, followed by the value of the last expression unless it is None."""
-    tree, value, out = ast.parse(code), None, io.StringIO()
+    """Run code; return its printed output and, unless it is None, the value of its last expression."""
+    tree = ast.parse(code)
+    value = None
+    out = io.StringIO()
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")

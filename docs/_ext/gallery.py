@@ -1,6 +1,6 @@
-"""The gallery: the pictures in the examples of all plots modules, each with a link to its code.
+"""Gallery of the figures in the examples of all plots modules, with links to their code.
 
-The gallery runs no code. It reuses the pictures of the reference.
+The gallery shows the figures of the reference again; no code is run and no file is written for it.
 """
 
 import importlib
@@ -16,11 +16,11 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Thumbnail(nodes.General, nodes.Element):
-    """Placeholder for the picture of a function, replaced after the reference has been read."""
+    """Placeholder of the figure of a function, until the reference has been read."""
 
 
 class Gallery(SphinxDirective):
-    """A section for each plots module, with a picture for each plotting function."""
+    """Directive with a section for each plots module and a figure for each plotting function."""
 
     def run(self) -> list[nodes.Node]:
         """Return the sections."""
@@ -28,7 +28,7 @@ class Gallery(SphinxDirective):
         return [self.section(place) for place in sorted(places, key=lambda place: place.count("."))]
 
     def section(self, place: str) -> nodes.section:
-        """Return the pictures of a module; the title is the start of its docstring."""
+        """Return the figures of a module, with the first words of its docstring as the title."""
         module = importlib.import_module(place)
         words = re.match(r"Pictures of ([^,:.]*)", inspect.getdoc(module) or place)
         title = words[1][:1].upper() + words[1][1:] if words else place
@@ -41,14 +41,14 @@ class Gallery(SphinxDirective):
         return nodes.section("", nodes.title("", title), grid, ids=[nodes.make_id(place)])
 
     def picture(self, function: str, says: str) -> nodes.container:
-        """Return the placeholder of a picture, with the name and the description of its function as caption."""
+        """Return the placeholder of a figure with the name and description of its function."""
         name, _ = self.parse_inline(f":py:func:`~{function}`")
         text = nodes.paragraph("", "", *name, nodes.Text(f" draws {re.sub('^(Draw|Plot) ', '', says)}"))
         return nodes.container("", Thumbnail(function=function, says=says), text, classes=["picture"])
 
 
 def _name_examples(app: Sphinx, doctree: nodes.document) -> None:
-    """Add an anchor to the example of each plotting function."""
+    """Add a link target to the example of each plotting function."""
     for described in doctree.findall(addnodes.desc):
         names = [name for sign in described.findall(addnodes.desc_signature) for name in sign["ids"]]
         examples = [block for block in described.findall(nodes.doctest_block) if "plots" in block.astext()]
@@ -61,7 +61,7 @@ def _pictures(node: nodes.Element) -> list[nodes.image]:
 
 
 def _fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Replace the placeholders by the pictures of the reference."""
+    """Replace the placeholders by the figures of the reference."""
     objects = app.env.domains.python_domain.objects
     for place in list(doctree.findall(Thumbnail)):
         home = objects[place["function"]].docname

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers render without scripts, network access or pictures."""
+"""Formulas as MathML, which browsers display without scripts, network or images."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ _FUNCTION = re.compile(r"(<mi>(?:log|exp|sin|cos|min|max)</mi>)(?!<mo)")
 
 
 def mathml(latex: str, display: str) -> str:
-    """Translate a formula; add the space between a function and its argument that TeX has."""
+    """Convert a formula to MathML, with a space between a function and its argument as in TeX."""
     return _FUNCTION.sub(r'\1<mspace width="0.17em"/>', convert(latex, display=display))
 
 
@@ -27,6 +27,6 @@ def _display(self: Any, node: nodes.math_block) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the renderer for ``html_math_renderer = "mathml"``."""
+    """Add the renderer for ``html_math_renderer = "mathml"``."""
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""The pages of the reference: one for each public module, written while the documentation is built."""
+"""Pages of the reference, one for each public module, written during the build of the site."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ SOURCE = Path(fathomless.__file__).parent
 
 
 def modules() -> dict[str, Path]:
-    """Return the public modules: those with ``__all__``, unless their package exports all of these names."""
+    """Return the modules with public names, except those whose names are all public in their package."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -38,12 +38,12 @@ def public(path: Path) -> set[str]:
 
 
 class Rooms(SphinxDirective):
-    """List of the modules of a folder, each with the first sentence of its docstring."""
+    """Directive that lists the modules of a folder, each with the first paragraph of its docstring."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return the list; links are in the Markdown syntax of the page."""
+        """Return the list of modules, with links in Markdown syntax."""
         listed = nodes.bullet_list()
         for name, path in modules().items():
             if name.split(".")[0] == self.arguments[0]:
@@ -73,7 +73,7 @@ def _write(app: Sphinx) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Write the pages before Sphinx reads any page."""
+    """Add the directive ``rooms``, and write the pages before Sphinx reads them."""
     app.connect("builder-inited", _write)
     app.add_directive("rooms", Rooms)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

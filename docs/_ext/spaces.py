@@ -15,6 +15,6 @@ def _hold(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Run the step last, when pages are written."""
+    """Connect the replacement to the last stage, when pages are written."""
     app.connect("doctree-resolved", _hold)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from accelerator import ask, cases
+from accelerator import cases, run_case
 
 from battery.cases import CASES, Case
 from fathomless.families.registry import options
@@ -64,7 +64,7 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     for case in chosen():
         if not names or case.name in names:
-            print(json.dumps(ask(case, "sim", 1e-6, steps(case))), flush=True)
+            print(json.dumps(run_case(case, "sim", 1e-6, steps(case))), flush=True)
 
 
 if __name__ == "__main__":

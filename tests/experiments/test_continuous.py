@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from experiments import bimodal, continuous_uci, digits, follow, landing, paths, solvers
 from experiments.gaussian_process import gaussian_process
-from experiments.results import Value, repeated
+from experiments.results import Value, average_parts
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.posterior.ensemble import Ensemble
@@ -51,7 +51,7 @@ def test_the_gaussian_process_is_that_of_scikit_learn() -> None:
 
 def test_the_network_of_the_paper_has_one_diffusion_for_all_weights() -> None:
     net = MLPDynamics(1, 1, hidden=(64, 64), encoder="pad", augment=2, activation="swish", time="gate")
-    model = follow.published(net, 0.5, rank=4, steps=3, seed=0)
+    model = follow.published_network(net, 0.5, rank=4, steps=3, seed=0)
     assert model.moving == 5132
     torch.testing.assert_close(model.scale, torch.full((5132,), 0.5 / math.sqrt(2.0)))
     usual = follow.network({"hidden": (64, 64), "encoder": "pad", "augment": 2}, 1, 1, 0)
@@ -66,7 +66,7 @@ def test_the_network_of_the_paper_has_one_diffusion_for_all_weights() -> None:
 
 
 def test_the_law_with_two_modes_is_symmetric_and_close_to_that_with_its_start_held() -> None:
-    true = bimodal.exact()
+    true = bimodal.exact_masses()
     for cells in true.values():
         assert math.fsum(cells) == pytest.approx(1.0)
         np.testing.assert_allclose(cells, cells[::-1], atol=2e-3)
@@ -118,9 +118,9 @@ def test_rows_are_followed_on_the_same_paths_however_they_are_split(monkeypatch:
     members = [follow.network({"width": 4, "hidden": 4}, 2, 3, seed) for seed in (0, 1)]
     model = Ensemble([member.eval() for member in members])
     x = torch.randn(7, 2, generator=torch.Generator().manual_seed(0))
-    whole = follow.drawn(model, x, 6, 8)
+    whole = follow.draw_paths(model, x, 6, 8)
     monkeypatch.setattr(follow, "_CHUNK", 3)
-    torch.testing.assert_close(follow.drawn(model, x, 6, 8).f, whole.f)
+    torch.testing.assert_close(follow.draw_paths(model, x, 6, 8).f, whole.f)
     assert whole.f.shape == (8, 7, 3)
     scores = follow.class_scores(whole, Categorical(3), torch.tensor([0, 1, 2, 0, 1, 2, 0]))
     mixture = torch.softmax(whole.f.double(), -1).mean(0)
@@ -153,7 +153,7 @@ def test_models_are_ranked_by_their_log_likelihood_on_every_table() -> None:
         return found | {f"{table}/{n}/rmse": Value(-v) for n, v in zip(names, likelihoods, strict=True)}
 
     values = scores("a", -1.0, -2.0, -3.0) | scores("b", -2.0, -1.0, -3.0)
-    found = continuous_uci._ranked(values, ["a", "b"], ["continuous", "udn", "meanfield"])
+    found = continuous_uci._rank(values, ["a", "b"], ["continuous", "udn", "meanfield"])
     assert [found[f"rank/{n}"].value for n in ("continuous", "udn", "meanfield")] == [1.5, 1.5, 3.0]
     assert found["rank_gained_over_meanfield"].value == 1.5
     assert found["tables_near_udn"].value == 1.0
@@ -161,4 +161,4 @@ def test_models_are_ranked_by_their_log_likelihood_on_every_table() -> None:
 
 def test_repetitions_are_summed_up_and_what_is_no_number_is_left_out() -> None:
     found = {"a/b/0": {"x": 1.0, "curve": [1]}, "a/b/1": {"x": 3.0, "curve": [2]}}
-    assert repeated(found, "a/b", 2) == {"a/b/x": Value(2.0, 1.0, 2)}
+    assert average_parts(found, "a/b", 2) == {"a/b/x": Value(2.0, 1.0, 2)}

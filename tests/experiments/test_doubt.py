@@ -19,7 +19,7 @@ def test_the_sampler_has_the_moments_of_a_gaussian() -> None:
     mean = torch.tensor([1.0, -2.0, 0.5]).double()
     law = torch.distributions.MultivariateNormal(mean, covariance)
     start = torch.zeros(2, 3, dtype=torch.float64)
-    found = doubt.hamiltonian(law.log_prob, start, warm_up=150, kept=500, leapfrogs=8, generator=as_generator(0))
+    found = doubt.sample_hamiltonian(law.log_prob, start, warm_up=150, kept=500, leapfrogs=8, generator=as_generator(0))
     assert 0.6 < found.acceptance < 0.95
     assert float(doubt.r_hat(found.points).max()) < 1.05
     points, effective = found.points.flatten(0, 1), 100.0  # far fewer than the 1,000 points

@@ -21,17 +21,17 @@ from scipy import stats
 
 import experiments
 from experiments import cifar, clusters, logistic, sequences, spiral, uci
-from experiments.reproduce import expected, reproduce
+from experiments.reproduce import check_expectations, reproduce
 from experiments.results import (
     Expectation,
     Request,
     Result,
     Value,
+    average,
     expectations,
     judge,
     layout,
-    paired,
-    summed_up,
+    paired_difference,
 )
 from fathomless import plots
 from fathomless.app import cli
@@ -78,7 +78,7 @@ def test_the_small_version_shows_what_is_expected_and_survives_its_file(
     name: str, smoke: Callable[[str], Result]
 ) -> None:
     result = smoke(name)
-    verdicts = expected(result)
+    verdicts = check_expectations(result)
     assert verdicts
     assert all(verdict.holds for verdict in verdicts), layout(verdicts)
     again = Result.from_json(json.loads(json.dumps(result.to_json())))
@@ -129,7 +129,7 @@ def test_nothing_is_expected_of_experiments_that_do_not_exist() -> None:
 
 @given(st.lists(FINITE, min_size=2, max_size=20))
 def test_values_are_summed_up_as_numpy_does(values: list[float]) -> None:
-    found = summed_up(values)
+    found = average(values)
     scale = max(map(abs, values), default=0.0) + 1e-300
     assert found.n == len(values)
     assert found.value == pytest.approx(np.mean(values), abs=1e-9 * scale)
@@ -137,13 +137,13 @@ def test_values_are_summed_up_as_numpy_does(values: list[float]) -> None:
 
 
 def test_one_repetition_has_no_error_and_none_is_refused() -> None:
-    assert summed_up([3.0]) == Value(3.0, None, 1)
+    assert average([3.0]) == Value(3.0, None, 1)
     with pytest.raises(DataError, match="0 repetitions"):
-        summed_up([])
+        average([])
 
 
 def test_a_paired_difference_does_not_see_what_both_share() -> None:
-    found = paired([1.0, 11.0, 101.0], [0.0, 10.0, 100.0])
+    found = paired_difference([1.0, 11.0, 101.0], [0.0, 10.0, 100.0])
     assert (found.value, found.error) == (1.0, 0.0)
 
 
@@ -265,7 +265,7 @@ def test_the_best_depth_is_chosen_by_validation_rows_not_by_the_test() -> None:
             "scale": [2.0],
         }
 
-    values = uci._compared("t", {"udn": scores(0.0, -0.5), "L2": scores(-1.0, -2.0), "L3": scores(-3.0, 5.0)})
+    values = uci._compare("t", {"udn": scores(0.0, -0.5), "L2": scores(-1.0, -2.0), "L3": scores(-3.0, 5.0)})
     assert values["t/best_depth"].value == 2.0
     assert values["t/log_likelihood_gained"].value == 1.5
     assert values["t/udn/rmse_original"].value == 2.0
@@ -276,7 +276,7 @@ def test_the_preset_of_the_paper_fixes_the_noise(smoke: Callable[[str], Result])
     result = uci.run(Request("smoke", preset="paper"))
     bound = -0.5 * math.log(2 * math.pi)  # no density with a scale of 1 is higher
     assert result.values["diabetes/udn/log_likelihood"].value < bound
-    assert all(verdict.holds for verdict in expected(result)), layout(expected(result))
+    assert all(verdict.holds for verdict in check_expectations(result)), layout(check_expectations(result))
 
 
 # -------------------------------------------------------------------------------------------------------- the images
@@ -286,7 +286,7 @@ def test_augmented_images_are_crops_and_flips_of_the_padded_image() -> None:
     x = torch.randint(1, 256, (40, 3, 6, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels = cifar.Pixels(padding=2).train()
     with seeded_globals(0):
-        shifted = pixels._shifted(x)
+        shifted = pixels._shift(x)
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2))
     flipped = 0
     for image, found in zip(padded, shifted, strict=True):
@@ -315,7 +315,7 @@ def test_the_paper_schedule_has_five_hundred_epochs() -> None:
 def test_a_training_on_images_that_was_paused_goes_on_to_the_same_bytes(data_folder: Path, tmp_path: Path) -> None:
     chosen = cifar.setup("smoke", "default", accelerator=False)
     chosen = dataclasses.replace(chosen, images=40, training=dataclasses.replace(chosen.training, epochs=3))
-    rows = cifar._loaded(datasets.load("cifar10", data_folder), chosen, torch.device("cpu"))["deer_car"][0]
+    rows = cifar._load_images(datasets.load("cifar10", data_folder), chosen, torch.device("cpu"))["deer_car"][0]
     law = TruncatedPoisson(2.0)
     whole = cifar.train(rows, chosen, law, seed=1)
     keeper = Checkpoint(tmp_path, 0.0)
@@ -366,10 +366,10 @@ def test_on_an_accelerator_images_train_in_mixed_precision_and_channels_last(dat
     chosen = cifar.setup("full", "default", accelerator=True)
     short = dataclasses.replace(chosen.training, epochs=2)
     chosen = dataclasses.replace(chosen, base=16, tasks=("deer_car",), training=short)
-    train, test = cifar._loaded(datasets.load("cifar10", data_folder), chosen, torch.device("cuda"))["deer_car"]
+    train, test = cifar._load_images(datasets.load("cifar10", data_folder), chosen, torch.device("cuda"))["deer_car"]
     run = cifar.train(train, chosen, TruncatedPoisson(2.0), seed=0)
     assert next(run.model.layers["1"][1].parameters()).is_contiguous(memory_format=torch.channels_last)
-    assert cifar.evaluated(run, test)[0] > 0.7
+    assert cifar.evaluate(run, test)[0] > 0.7
 
 
 # ------------------------------------------------------------------------------------------- the logistic regression
@@ -380,7 +380,7 @@ def test_the_best_of_a_group_is_chosen_by_the_bound_not_by_the_truth() -> None:
         return {"bound": bound, "inclusion": [0.9 if j in found else 0.5 for j in range(1, 21)]}
 
     groups = [[fit(-3.0, *logistic.SUPPORT), fit(-2.0, 1, 2)], [fit(-1.0), fit(-4.0, *range(1, 21))]]
-    values = logistic._summed("m", groups)
+    values = logistic._summarise("m", groups)
     assert [values[f"m/{s}"].value for s in ("tpr", "fpr", "bound")] == pytest.approx([19 / 36, 3 / 11, -2.5])
     assert [values[f"m*2/{s}"].value for s in ("tpr", "fpr", "bound")] == pytest.approx([1 / 18, 1 / 22, -1.5])
     assert (values["m/share/x2"].value, values["m*2/share/x3"].value) == (0.5, 0.0)
@@ -389,7 +389,7 @@ def test_the_best_of_a_group_is_chosen_by_the_bound_not_by_the_truth() -> None:
 def test_regenerated_responses_have_the_stored_support_and_rate(data_folder: Path) -> None:
     found = datasets.load("lbbnn_logistic", data_folder)
     assert tuple(logistic._COEFFICIENTS) == logistic.SUPPORT
-    drawn = [logistic.regenerated(found.X, seed) for seed in range(20)]
+    drawn = [logistic.regenerate_responses(found.X, seed) for seed in range(20)]
     flips = [np.mean(y != found.y) for y in drawn]
     # rows with logits far from 0 have one response; two draws differ where they are near
     assert max(flips) < 0.04
@@ -399,7 +399,7 @@ def test_regenerated_responses_have_the_stored_support_and_rate(data_folder: Pat
 
 def test_a_case_is_a_block_of_rows_and_its_logits_are_those_of_the_rows(data_folder: Path) -> None:
     found = datasets.load("lbbnn_logistic", data_folder)
-    x = logistic._standardised(found.X, 6)
+    x = logistic._standardise(found.X, 6)
     np.testing.assert_array_equal(x[:, :6], found.X[:, :6])
     np.testing.assert_allclose(x[:, 6:].std(0, ddof=1), 1.0)
     rows = logistic._rows(x, found.y.astype(np.float64), 400)
@@ -461,7 +461,7 @@ def test_training_cases_fill_the_unit_square_and_bayes_rule_follows() -> None:
 
 def test_confidence_is_that_of_the_middle_case() -> None:
     probs = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.4, 0.6], [0.2, 0.8]], dtype=torch.float64)
-    scores = clusters._tested(probs.log(), torch.tensor([0, 0, 1, 1]))
+    scores = clusters._score_labels(probs.log(), torch.tensor([0, 0, 1, 1]))
     assert (scores["accuracy"], scores["confidence"]) == (0.75, pytest.approx(0.8))
     assert scores["log_likelihood"] == pytest.approx(np.mean(np.log([0.9, 0.3, 0.6, 0.8])))
 

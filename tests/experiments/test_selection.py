@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from experiments import selection
-from experiments.selection import Selection, averaged, select, selections
+from experiments.selection import Selection, average_grid, select, selections
 from fathomless.system.errors import DataError
 
 PI = 0.25
@@ -121,7 +121,7 @@ def test_after_a_sweep_over_orthogonal_columns_the_bound_is_the_evidence_at_that
     """Then the posterior under the quadratic bound is a product over columns, and nothing is lost but the constant."""
     x, y = orthogonal()
     problem, runs = started(x, y, slab=slab)
-    swept = selection._judged(problem, selection._swept(problem, runs))
+    swept = selection._update_bound(problem, selection._sweep(problem, runs))
     assert float(swept.bound) == pytest.approx(quadratic_evidence(x, y, runs.eta[0], slab), abs=1e-10)
 
 
@@ -129,7 +129,7 @@ def test_with_correlated_columns_the_bound_is_below_that_evidence() -> None:
     x, y = toy(n=20, d=3)
     problem, runs = started(x, y, runs=10)
     for _ in range(5):
-        swept = selection._judged(problem, selection._swept(problem, runs))
+        swept = selection._update_bound(problem, selection._sweep(problem, runs))
         exact = [quadratic_evidence(x, y, eta, 1.0) for eta in runs.eta]
         assert (swept.bound < torch.tensor(exact, dtype=torch.float64)).all()
         runs = selection._iterate(problem, runs)
@@ -159,7 +159,7 @@ def test_the_learned_slab_variance_has_the_best_bound() -> None:
     for _ in range(500):
         runs = selection._iterate(problem, runs)
     for scale in (0.98, 1.02):
-        assert selection._judged(problem, replace(runs, slab=runs.slab * scale)).bound < runs.bound
+        assert selection._update_bound(problem, replace(runs, slab=runs.slab * scale)).bound < runs.bound
 
 
 # --- ascent
@@ -208,10 +208,10 @@ def test_the_learned_eta_is_a_fixed_point() -> None:
     problem, runs = started(x, y)
     for _ in range(400):
         runs = selection._iterate(problem, runs)
-    assert torch.allclose(selection._tightest(problem, runs), runs.eta, rtol=1e-10)
+    assert torch.allclose(selection._optimal_eta(problem, runs), runs.eta, rtol=1e-10)
     best = float(runs.bound)
     for scale in (0.99, 1.01):
-        assert float(selection._fitted(problem, replace(runs, eta=runs.eta * scale)).bound) < best
+        assert float(selection._update_terms(problem, replace(runs, eta=runs.eta * scale)).bound) < best
 
 
 def test_eta_is_the_root_mean_square_of_the_linear_predictor() -> None:
@@ -228,7 +228,7 @@ def test_eta_is_the_root_mean_square_of_the_linear_predictor() -> None:
     intercept = a * (float(problem.half.sum()) - weight @ c) + math.sqrt(a) * rng.normal(size=draws)
     square = np.square(intercept[:, None] + weight @ problem.columns.numpy())
     error = square.std(0) / math.sqrt(draws)
-    assert (np.abs(square.mean(0) - selection._tightest(problem, runs)[0].square().numpy()) < 4 * error).all()
+    assert (np.abs(square.mean(0) - selection._optimal_eta(problem, runs)[0].square().numpy()) < 4 * error).all()
 
 
 # --- columns
@@ -238,10 +238,10 @@ def test_one_sweep_over_orthogonal_columns_gives_what_each_gives_alone() -> None
     """At the first eta, which is the same for all rows; later sweeps share an eta, and so are not separate."""
     x, y = orthogonal()
     problem, runs = started(x, y)
-    swept = selection._swept(problem, runs)
+    swept = selection._sweep(problem, runs)
     d = math.tanh(0.5) / 2
     for j in range(x.shape[1]):
-        alone = selection._swept(*started(x[:, [j]], y))
+        alone = selection._sweep(*started(x[:, [j]], y))
         assert float(alone.mean) == pytest.approx(float(swept.mean[0, j]), rel=1e-12)
         assert float(alone.inclusion) == pytest.approx(float(swept.inclusion[0, j]), rel=1e-12)
         s = 1 / (d * float(x[:, j].square().sum()) + 1)
@@ -256,7 +256,7 @@ def test_permuted_columns_updated_in_the_same_order_give_permuted_results() -> N
     turn = torch.tensor([2, 0, 3, 1])
     problem, runs = started(x, y)
     other = selection._problem(x[:, turn], y, 1)
-    turned = selection._fitted(other, replace(runs, inclusion=runs.inclusion[:, turn], mean=runs.mean[:, turn]))
+    turned = selection._update_terms(other, replace(runs, inclusion=runs.inclusion[:, turn], mean=runs.mean[:, turn]))
     runs = replace(runs, order=turn[None])
     for _ in range(10):
         runs, turned = selection._iterate(problem, runs), selection._iterate(other, turned)
@@ -316,7 +316,7 @@ def test_a_column_that_matters_is_selected_and_noise_is_not() -> None:
 
 def test_averaging_over_a_grid_of_one_gives_the_single_run() -> None:
     x, y = toy()
-    single, mean = select(x, y, restarts=3, generator=0), averaged(x, y, [PI], [1.0], restarts=3, generator=0)
+    single, mean = select(x, y, restarts=3, generator=0), average_grid(x, y, [PI], [1.0], restarts=3, generator=0)
     assert mean.weights.tolist() == [[1.0]]
     assert torch.equal(mean.inclusion, mean.runs[0].inclusion)
     assert torch.allclose(mean.inclusion, single.inclusion, atol=1e-5)  # the second round goes on a little
@@ -327,7 +327,7 @@ def test_averaging_over_a_grid_of_one_gives_the_single_run() -> None:
 def test_averages_are_weighted_by_prior_times_exponential_of_the_bound() -> None:
     x, y = toy()
     prior = np.array([[1.0, 2.0], [0.0, 3.0]])
-    found = averaged(x, y, [0.1, 0.5], [0.5, 2.0], prior, generator=0)
+    found = average_grid(x, y, [0.1, 0.5], [0.5, 2.0], prior, generator=0)
     assert [(r.prior_inclusion, r.slab_variance) for r in found.runs] == [
         (0.1, 0.5),
         (0.1, 2.0),
@@ -344,7 +344,7 @@ def test_averages_are_weighted_by_prior_times_exponential_of_the_bound() -> None
 def test_points_of_a_grid_start_again_from_the_best() -> None:
     """At first, the bounds differ by the priors of the structure alone, at the best point's inclusion probabilities."""
     x, y = toy(d=6)
-    runs = averaged(x, y, [0.1, 0.25, 0.5], [1.0], restarts=2, generator=0).runs
+    runs = average_grid(x, y, [0.1, 0.25, 0.5], [1.0], restarts=2, generator=0).runs
     best = max(runs, key=lambda run: run.bound)
     for run in runs:
         log = [[math.log(p), math.log(1 - p)] for p in (run.prior_inclusion, best.prior_inclusion)]
@@ -396,7 +396,7 @@ def test_data_that_cannot_be_used_are_refused(x: Any, y: Any, said: str) -> None
     with pytest.raises(DataError, match=said):
         select(x, y, generator=0)
     with pytest.raises(DataError, match=said):
-        averaged(x, y, [0.5], [1.0], generator=0)
+        average_grid(x, y, [0.5], [1.0], generator=0)
 
 
 @pytest.mark.parametrize(
@@ -426,19 +426,19 @@ def test_a_prior_inclusion_outside_the_open_interval_is_refused(prior: float) ->
     with pytest.raises(DataError, match="prior_inclusion"):
         select(X, Y, prior_inclusion=prior, generator=0)
     with pytest.raises(DataError, match="prior_inclusion"):
-        averaged(X, Y, [0.5, prior], [1.0], generator=0)
+        average_grid(X, Y, [0.5, prior], [1.0], generator=0)
 
 
 @pytest.mark.parametrize("weights", [[1.0], [[-1.0, 2.0]], [[0.0, 0.0]], [[math.nan, 1.0]], [[1.0], [1.0]]])
 def test_prior_weights_that_are_none_are_refused(weights: Any) -> None:
     with pytest.raises(DataError, match="prior_weights"):
-        averaged(X, Y, [0.5], [1.0, 2.0], weights, generator=0)
+        average_grid(X, Y, [0.5], [1.0, 2.0], weights, generator=0)
 
 
 @pytest.mark.parametrize("grid", [([], [1.0]), ([0.5], []), (0.5, [1.0])])
 def test_a_grid_without_points_is_refused(grid: tuple[Any, Any]) -> None:
     with pytest.raises(DataError, match=r"prior_inclusion|slab_variance"):
-        averaged(X, Y, *grid, generator=0)
+        average_grid(X, Y, *grid, generator=0)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Warn of files with more than 800 lines: each should have one theme. A guideline, run by ``make lint``."""
+"""Print a warning for files with more than 800 lines, since a file should have one theme. Run by ``make lint``."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ MOST = 800
 
 
 def main() -> None:
-    """Print a line for each long file."""
+    """Print one line for each long file."""
     for folder in ("src", "tests", "experiments", "benchmarks"):
         for path in sorted((CLONE / folder).rglob("*.py")):
             lines = path.read_text(encoding="utf-8").count("\n")

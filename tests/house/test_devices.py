@@ -1,4 +1,4 @@
-"""Every tensor says on which device it is: what does not is on the processor, and fails beside an accelerator."""
+"""Every new tensor has an explicit device; without one it is on the CPU, and fails with data on an accelerator."""
 
 import ast
 from pathlib import Path
@@ -10,19 +10,19 @@ import fathomless
 ROOT = Path(fathomless.__file__).parent
 LOOKED_AT = ("posterior", "nn", "inference", "families", "data/rows.py")
 SOURCES = [path for one in LOOKED_AT for path in sorted((ROOT / one).rglob("*.py")) or [ROOT / one]]
-#: torch's functions that make a tensor from nothing, or from what is on no device.
+#: Functions of torch that create a tensor without an input tensor.
 MADE = {
     *("arange", "as_tensor", "asarray", "empty", "empty_strided", "eye", "from_numpy", "frombuffer", "full"),
     *("hann_window", "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm", "range"),
     *("scalar_tensor", "sparse_coo_tensor", "sparse_csr_tensor", "tensor", "tril_indices", "triu_indices", "zeros"),
 }
-#: As in torch's own modules, parameters and buffers are made where modules are built (in ``__init__``); ``.to`` moves
-#: them. What is registered later joins a module that may be elsewhere by then.
+#: As in torch's own modules, parameters and buffers are created in ``__init__``, and ``.to`` moves them. A tensor that
+#: is registered later needs the device of its module, which may have been moved by then.
 BUILT = {"Parameter", "register_buffer"}
 
 
 def homeless(source: str) -> list[str]:
-    """Return what makes a tensor without saying on which device, as "line: code"."""
+    """Return the calls that create a tensor without a device, as "line: code"."""
     root = ast.parse(source)
     above = {child: node for node in ast.walk(root) for child in ast.iter_child_nodes(node)}
     found = []
@@ -50,7 +50,7 @@ def _moved(step: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
 
 
 def _built(call: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
-    """Return True for a call inside a parameter or a buffer; a generator draws on its own device alone."""
+    """Return True for a call inside a parameter or a buffer, unless it has a generator, which fixes the device."""
     step = call
     built = False
     while not isinstance(step, ast.FunctionDef | ast.Module):
@@ -62,8 +62,8 @@ def _built(call: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: ".".join(path.relative_to(ROOT).with_suffix("").parts))
-def test_every_tensor_says_on_which_device_it_is(path: Path) -> None:
-    """Tensors on the processor by design say so too: ``device="cpu"``."""
+def test_every_new_tensor_has_an_explicit_device(path: Path) -> None:
+    """Tensors that are on the CPU by design have ``device="cpu"``."""
     assert homeless(path.read_text(encoding="utf-8")) == []
 
 

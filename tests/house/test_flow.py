@@ -1,4 +1,4 @@
-"""The order of calls follows the order of imports: values are handed down, and few hooks call up."""
+"""The order of calls follows the order of imports: values are passed down, and few hooks call up."""
 
 import ast
 import inspect
@@ -20,13 +20,13 @@ from fathomless.estimators.strategies import SVI, Then
 
 ROOT = Path(fathomless.__file__).parent
 ESTIMATORS = sorted((ROOT / "estimators").glob("*.py"))
-HOOKS = {  # abstract methods of estimators, by module: what a family or a task must say
+HOOKS = {  # abstract methods of estimators by module, which a family or a task must define
     "base": {"_split_plan", "_strategy", "_task", "_describe"},
     "networks": {"_build_model", "_check_saved"},
     "tasks": {"score_samples", "sample"},
 }
-STEPS = {"__call__"}  # steps after an inference: values that a family hands down
-LONGEST = 29  # classes in a method resolution order, those of scikit-learn included
+STEPS = {"__call__"}  # steps after an inference: values that a family passes down
+LONGEST = 29  # classes in a method resolution order, including those of scikit-learn
 MODEL = {"draw", "structure", "stochastic", "listed", "network"}  # capabilities of a model
 
 
@@ -74,7 +74,7 @@ FITS = {
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """Return a strategy and all values that it holds, but the networks of a problem."""
+    """Yield a strategy and all values that it holds, except the networks of a problem."""
     yield value
     if isinstance(value, partial):
         held = [value.func, *value.args, *value.keywords.values()]
@@ -107,7 +107,7 @@ def test_a_strategy_holds_values_and_no_estimator(name: str) -> None:
 
 
 def upward(work: Any) -> set[tuple[str, str]]:
-    """Return the calls from estimators into families while something is done, as (module, function)."""
+    """Return the calls from estimators into families during `work`, as (module, function)."""
     found: set[tuple[str, str]] = set()
 
     def place(frame: FrameType) -> str:
@@ -137,6 +137,6 @@ def test_a_fit_calls_up_by_hooks_and_models_alone() -> None:
     X = rng.normal(size=(60, 2))
     y = X[:, 0] + rng.normal(size=60)
     calls = upward(lambda: fathomless.UnboundedDepthRegressor(epochs=3, width=4, random_state=0).fit(X, y))
-    allowed = set().union(*HOOKS.values()) | MODEL | STEPS | {"_multiplications"}  # a function that is handed down
+    allowed = set().union(*HOOKS.values()) | MODEL | STEPS | {"_multiplications"}  # a function that is passed down
     assert {function for _, function in calls} <= allowed
     assert len(calls) <= 12

@@ -1,4 +1,4 @@
-"""The rules of the house, each as a small test."""
+"""Tests of the rules of the code base, one for each rule."""
 
 import ast
 import subprocess
@@ -14,8 +14,8 @@ import fathomless
 ROOT = Path(fathomless.__file__).parent
 CLONE = Path(__file__).parents[2]
 ORDER = ("system", "posterior", "nn", "tables", "data", "plots", "inference", "estimators", "families", "app")
-APART = {"posterior", "nn", "data", "plots"}  # side by side: none imports another
-READING_TABLES = {"data", "app"}  # files of tables are read by streams and by the command line
+APART = {"posterior", "nn", "data", "plots"}  # none of these imports another
+READING_TABLES = {"data", "app"}  # streams and the command line read files of tables
 OWNERS = {
     "safetensors": {"system.io"},
     "tqdm": {"system.progress"},
@@ -26,7 +26,7 @@ OWNERS = {
         "estimators.preparation",
         "estimators.base",
         "estimators.tasks",
-        "estimators.encoding",  # a warning alone
+        "estimators.encoding",  # only for a warning
         "experiments.densities",
     },
     "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.encoding", "estimators.tasks"},
@@ -72,9 +72,9 @@ FILES = {
     "tables.readers",
     "tables.files",
     "tables.writers",
-}  # memory reads what the system tells of itself
+}  # memory reads the system's files on memory
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path.stat().st_size)
-EXPERIMENTS = sorted((CLONE / "experiments").glob("*.py"))  # beside the package; they are held to the same style
+EXPERIMENTS = sorted((CLONE / "experiments").glob("*.py"))  # not in the package, but with the same style
 ALL = [*SOURCES, *EXPERIMENTS]
 
 
@@ -91,7 +91,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Dotted names that a module imports, also those for the type checker alone."""
+    """Yield the dotted names that a module imports, including those for the type checker only."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -101,13 +101,13 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def ours(path: Path) -> Iterator[str]:
-    """Modules of ours that a module imports, without the first part of their names."""
+    """Yield the modules of this package that a module imports, without the first part of their names."""
     names = {name.removeprefix("fathomless.") for name in imports(path) if name.startswith("fathomless.")}
     yield from sorted(names & MODULES)
 
 
 def at_once(path: Path) -> set[str]:
-    """Modules that are imported with a module, by their full names."""
+    """Return the full names of the modules that are imported together with a module."""
     found = {a.name for node in tree(path).body if isinstance(node, ast.Import) for a in node.names}
     for node in tree(path).body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -115,7 +115,7 @@ def at_once(path: Path) -> set[str]:
     return found
 
 
-def test_what_predicts_from_a_folder_imports_no_scikit_learn() -> None:
+def test_prediction_from_a_folder_does_not_import_scikit_learn() -> None:
     known = {f"fathomless.{module(path)}": path for path in SOURCES}
     left = [
         "fathomless.app.cli",
@@ -146,7 +146,7 @@ def test_the_house_has_ten_folders() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=module)
 def test_a_folder_imports_only_folders_above_it(path: Path) -> None:
-    """Names for the type checker count too; the front door alone may name everything."""
+    """Imports for the type checker count too; only the top-level module may import everything."""
     own, *room = module(path).split(".")
     for target in ours(path) if room else ():
         other, *inside = target.split(".")
@@ -279,7 +279,7 @@ def test_every_public_object_has_a_docstring() -> None:
 
 
 def test_no_concrete_method_is_overridden() -> None:
-    """A class of ours is an interface or a leaf."""
+    """Every class of this package is an interface or a leaf."""
     methods: dict[str, dict[str, bool]] = {}  # class -> method -> abstract?
     bases: dict[str, list[str]] = {}
     for path in ALL:
@@ -298,7 +298,7 @@ def test_no_concrete_method_is_overridden() -> None:
 
 
 def test_importing_the_package_is_pure() -> None:
-    """It prints nothing, does not import torch, and leaves the random streams and defaults alone."""
+    """The import prints nothing, does not import torch, and does not change random states or defaults."""
     code = (
         "import sys, random; state = random.getstate(); import fathomless; "
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules; "

@@ -1,10 +1,10 @@
-"""Check what a built wheel holds: one package, its types, no stray folders, no experiments, and a small size."""
+"""Check the contents of a wheel: one package with types, no other folders, no experiments, and a small size."""
 
 import sys
 import zipfile
 from pathlib import Path
 
-LIMIT = 1_000_000  # five families, their pages, no experiments and no data
+LIMIT = 1_000_000  # bytes; five families and their pages, no experiments and no data
 
 
 def main(path: str) -> None:

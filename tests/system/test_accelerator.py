@@ -20,7 +20,7 @@ def marked(names: list[str]) -> list[pytest.param]:  # type: ignore[valid-type]
 
 @pytest.mark.parametrize("name", marked(list(CASES)))
 def test_a_case_holds_on_a_graphics_processor(name: str) -> None:
-    line = accelerator.ask(CASES[name], "cuda", accelerator.tolerance_of("cuda"))
+    line = accelerator.run_case(CASES[name], "cuda", accelerator.tolerance_of("cuda"))
     assert "failed" not in line, line
 
 
@@ -37,9 +37,9 @@ def test_the_script_for_a_graphics_processor_runs_on_the_processor(capsys: pytes
 
 
 def test_a_step_that_fails_is_told_and_ends_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: accelerator.Asked) -> None:
+    def broken(self: accelerator.CaseCheck) -> None:
         raise RuntimeError("two devices")
 
-    monkeypatch.setattr(accelerator.Asked, "predict", broken)
-    line = accelerator.ask(CASES["finite-classification"], "cpu", 1e-6)
+    monkeypatch.setattr(accelerator.CaseCheck, "predict", broken)
+    line = accelerator.run_case(CASES["finite-classification"], "cpu", 1e-6)
     assert (line["failed"], line["error"], line["steps"]) == ("predict", "RuntimeError: two devices", ["fit"])

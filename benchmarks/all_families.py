@@ -75,7 +75,7 @@ def part(table: str, split: int, method: str, data: Path) -> dict[str, Any]:
     import torch
     from defaults import data as read
 
-    from fathomless.app.compare import held_out
+    from fathomless.app.compare import evaluate_split
     from fathomless.app.compare import method as ours
 
     torch.set_num_threads(1)

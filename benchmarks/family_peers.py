@@ -28,7 +28,7 @@ _LEAST = 1e-9  # smallest probability or standard deviation
 class Process(Peer):
     """scikit-learn's Gaussian process: one length scale for each column, noise, and two restarts of the optimiser."""
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
@@ -46,13 +46,13 @@ class Process(Peer):
 class Boosting(Peer):
     """CatBoost with its loss for a mean and a variance, and otherwise default options."""
 
-    def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+    def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         from catboost import CatBoostClassifier
 
         model = CatBoostClassifier(**self._given()).fit(x, z)
         return lambda rows: (_probabilities(model.predict_proba(rows)),)
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         from catboost import CatBoostRegressor
 
         model = CatBoostRegressor(loss_function="RMSEWithUncertainty", **self._given()).fit(x, z)
@@ -70,7 +70,7 @@ class Boosting(Peer):
 class Natural(Peer):
     """NGBoost with default options: a normal law, or class probabilities."""
 
-    def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+    def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         from ngboost import NGBClassifier
         from ngboost.distns import k_categorical
 
@@ -78,7 +78,7 @@ class Natural(Peer):
         model = NGBClassifier(Dist=law, random_state=self.seed, verbose=False).fit(x, z)
         return lambda rows: (_probabilities(model.predict_proba(rows)),)
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         from ngboost import NGBRegressor
 
         model = NGBRegressor(random_state=self.seed, verbose=False).fit(x, z)
@@ -97,7 +97,7 @@ class LaplaceTorch(Peer):
     all rows, as in the example, but at most 1,024.
     """
 
-    def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+    def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         from laplace import Laplace
 
         with seeded_globals(self.seed):
@@ -107,7 +107,7 @@ class LaplaceTorch(Peer):
             la.optimize_prior_precision(method="marglik")
         return lambda rows: (_probabilities(la(_float(rows)).detach().numpy()),)
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         from laplace import Laplace
 
         target = _float(z)[:, None]
@@ -151,7 +151,7 @@ class Drawn(Peer):
         from fathomless.data.frames import encode
         from fathomless.data.targets import ClassLabels
 
-        said = self._say(encode(self.schema_, X))
+        said = self._predict(encode(self.schema_, X))
         draws = len(said[0])
         weight = torch.full((draws,), -math.log(draws), dtype=torch.float64)
         if isinstance(self.target_, ClassLabels):
@@ -171,7 +171,7 @@ class BayesianTorch(Drawn):
     steps, with the same total decay. For regression the noise is learned.
     """
 
-    def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+    def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         with seeded_globals(self.seed):
             net, _ = self._trained(x, torch.as_tensor(z), int(z.max()) + 1)
 
@@ -182,7 +182,7 @@ class BayesianTorch(Drawn):
 
         return say
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         with seeded_globals(self.seed):
             net, noise = self._trained(x, _float(z), 1)
 
@@ -229,7 +229,7 @@ class TorchUncertainty(Drawn):
     classification.
     """
 
-    def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+    def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         with seeded_globals(self.seed):
             net = self._trained(x, torch.as_tensor(z), int(z.max()) + 1, None)
 
@@ -241,7 +241,7 @@ class TorchUncertainty(Drawn):
 
         return say
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         with seeded_globals(self.seed):
             net = self._trained(x, _float(z)[:, None], 1, "normal")
 

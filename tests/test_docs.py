@@ -204,7 +204,7 @@ def test_findings_in_the_documents_are_the_doctor_s() -> None:
         for title in built
         for node in ast.walk(title)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) != 1
-    ] + ["Overfitted"]
+    ] + ["Overfitting"]
     assert [part for part in parts if not any(part in title for title in titles)] == []
     assert [title for title in titles if not any(part in title for part in parts)] == []
 

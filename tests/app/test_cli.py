@@ -68,10 +68,10 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "date as class": (["houses.csv", "--target", "built"], "target 'built' holds timestamp[us] such as"),
     "option of numbers": (
         ["houses.csv", "--target", "grade", "--likelihood", "laplace"],
-        "--likelihood was given, which is for numbers; the target is a class",
+        "--likelihood was given, which is for numeric targets; the target is a class",
     ),
     "text as weight": (["houses.csv", "--target", "price", "--weight", "colour"], "column 'colour' holds string such"),
-    "negative weight": (["houses.csv", "--target", "price", "--weight", "size"], "column 'size' says how often each"),
+    "negative weight": (["houses.csv", "--target", "price", "--weight", "size"], "column 'size' of sample weights has"),
     "no such groups": (["houses.csv", "--target", "price", "--groups", "w"], "there is no column 'w'. The columns are"),
     "target is groups": (["houses.csv", "--target", "price", "--groups", "price"], "'price' was given two roles"),
     "groups of one network": (
@@ -103,18 +103,18 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(call: Call, what: str) -> 
         ({"price": [None] * N}, "target 'price' has no value in any of the 90 rows; choose another column"),
         ({"price": ["one"] * N}, "y holds one class only ('one'); a classifier needs at least two classes"),
         ({"price": [5] * N}, "y holds one class only (5)"),
-        ({"price": [3.5] * N}, "target 'price' has the one value 3.5 in all 90 rows; choose another column"),
-        ({"price": [3.5] * (N - 1) + [None]}, "target 'price' has the one value 3.5 in all 89 rows"),
+        ({"price": [3.5] * N}, "target 'price' has the value 3.5 in all 90 rows; choose another column"),
+        ({"price": [3.5] * (N - 1) + [None]}, "target 'price' has the value 3.5 in all 89 rows"),
         ({"price": [float("inf")] + [0.5] * (N - 1)}, "infinity"),
         ({"price": [1e300] + [0.5] * (N - 1)}, "y holds values up to 1e+300, too large"),
         (
             {"size": [float("inf")] + [0.5] * (N - 1)},
             "infinity in 1 of 90 rows (counted from 0, first: 0)",
         ),
-        ({"w": [0] * N}, "column 'w' says how often each row counts and is 0 in all 90 rows"),
-        ({"w": [None] + [1] * (N - 1)}, "column 'w' says how often each row counts and has None in 1 of 90 rows"),
-        ({"g": [None] + [1] * (N - 1)}, "column 'g' says which rows belong together and has no value in 1 of 90 rows"),
-        ({"g": ["x"] * N}, "column 'g' says which rows belong together and holds one value alone"),
+        ({"w": [0] * N}, "column 'w' of sample weights is 0 in all 90 rows"),
+        ({"w": [None] + [1] * (N - 1)}, "column 'w' of sample weights has None in 1 of 90 rows"),
+        ({"g": [None] + [1] * (N - 1)}, "column 'g' of groups has no value in 1 of 90 rows"),
+        ({"g": ["x"] * N}, "column 'g' of groups has only one value"),
     ],
     ids=lambda v: next(iter(v)) if isinstance(v, dict) else v[:20],
 )
@@ -127,7 +127,7 @@ def test_tables_that_cannot_be_fitted_are_refused(call: Call, changes: dict[str,
 def test_several_targets_must_each_vary(call: Call) -> None:
     write("bad.csv", houses(rent=[0.5] * N))
     said = call("fit", "bad.csv", "--target", "price", "--target", "rent", "--out", "run", *QUICK, "--quiet")
-    refused(said, "target 'rent' has the one value 0.5 in all 90 rows")
+    refused(said, "target 'rent' has the value 0.5 in all 90 rows")
 
 
 def test_a_table_without_features_is_refused(call: Call) -> None:
@@ -199,7 +199,10 @@ PATHS = ["--structure", "continuous", "--hidden", "4", "--epochs", "2"]
         (["--adam.clip-norm", "0"], "--adam.clip-norm 0.0 was given; a positive, finite number is allowed, or 'auto'"),
         (["--adam.clip-norm", "nan"], "--adam.clip-norm nan was given"),
         (["--adam.warm-up", "1"], "--adam.warm-up 1.0 was given; 0 <= --adam.warm-up < 1 is allowed"),
-        (["--path.rate", "0"], "--path.rate was given, which --structure depth has not; it is for --structure cont"),
+        (
+            ["--path.rate", "0"],
+            "--path.rate was given, which --structure depth does not have; it is for --structure cont",
+        ),
         ([*PATHS, "--path.rate", "-1"], "--path.rate -1.0 was given; 0 or more is allowed"),
         ([*PATHS, "--solver.steps", "0"], "--solver.steps 0 was given; at least 1 is needed"),
         ([*PATHS, "--solver.gradient", "reversible"], "--solver.gradient reversible was given with a learned rate"),
@@ -214,18 +217,21 @@ PATHS = ["--structure", "continuous", "--hidden", "4", "--epochs", "2"]
         ),
         ([*PATHS, "--steps", "3", "--solver.steps", "3"], "leave it out"),
         (["--elbo.rate", "1"], "--elbo.rate was given with --structure-from auto; it is an option of --structure-from"),
-        (["--structure", "graph", "--hmc.chains", "3"], "which --structure graph has not; it is for --structure depth"),
+        (
+            ["--structure", "graph", "--hmc.chains", "3"],
+            "which --structure graph does not have; it is for --structure depth",
+        ),
         (
             ["--structure", "continuous", "--elbo.radius", "1"],
-            "--structure continuous has not; it is for",
+            "--structure continuous does not have; it is for",
         ),
         (["--weights", "hmc", "--chains", "3", "--hmc.chains", "3"], "leave it out"),
         (["--cv", "0"], "--cv 0 was given; at least 1 is needed"),
         (["--members", "3", "--cv", "4"], "--members 3 was given with --cv 4"),
         (["--folds.n-repeats", "0"], "--folds.n-repeats 0 was given; at least 1 is needed"),
         (["--n-restarts", "0"], "--n-restarts 0 was given; at least 1 is needed"),
-        (["--structure", "sparse", "--folds.order", "blocks"], "--structure sparse has not; it is for"),
-        (["--structure", "graph", "--restarts.keep", "best"], "--structure graph has not; it is for"),
+        (["--structure", "sparse", "--folds.order", "blocks"], "--structure sparse does not have; it is for"),
+        (["--structure", "graph", "--restarts.keep", "best"], "--structure graph does not have; it is for"),
     ],
 )
 def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[str], flag: str) -> None:
@@ -331,7 +337,7 @@ def test_other_faults_are_ours(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     said = call("fit", "houses.csv", "--target", "price")
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
     assert said.err.startswith(
-        "fathomless fit: internal error: RuntimeError: two. This is a fault of ours: please report"
+        "fathomless fit: internal error: RuntimeError: two. This is a bug in fathomless: please report"
     )
     monkeypatch.setenv("FATHOMLESS_TRACE", "1")
     with pytest.raises(RuntimeError, match="two"):
@@ -343,7 +349,7 @@ def test_other_faults_are_ours(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     [
         (MemoryError(), 2, "error: there is not enough memory; give fewer rows or columns, or a smaller width"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device; check the disk and"),
-        (KeyboardInterrupt(), 130, "interrupted; what was saved before is as it was, and nothing is left half written"),
+        (KeyboardInterrupt(), 130, "interrupted; existing files are unchanged, unfinished ones were removed"),
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else None,
 )
@@ -364,22 +370,25 @@ def test_what_the_system_says_is_told_in_one_line(
 
 def test_a_fit_says_what_it_did_and_what_is_next(call: Call) -> None:
     said = fit(call)
-    assert said.err == "note: target price: regression, since it is a number (--task changes that)\n"
+    assert said.err == "note: target price: regression, because it is numeric (--task changes that)\n"
     assert said.out.startswith("price: regression on 5 columns, 90 rows\ndepth: mean depth ")
     assert "out-of-fold rows, 90" in said.out
     for name in SCORES:
         assert f"\n{name.replace('_', ' ')}  " in said.out
-    assert "\nThe page is run/report.html. Next:\n  fathomless predict run NEW.csv --out predictions.csv\n" in said.out
+    assert (
+        "\nReport: run/report.html\nPredict new rows:\n  fathomless predict run NEW.csv --out predictions.csv\n"
+        in said.out
+    )
 
 
 def test_a_page_of_cross_fitted_networks_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "render", RENDER)
     fit(call)
     html = Path("run/report.html").read_text(encoding="utf-8")
-    assert "On all rows, each predicted by the networks that were not trained on it" in html
+    assert "(each predicted by the networks that were not trained on it): RMSE" in re.sub("<[^>]*>", "", html)
     assert "no probability that the network has so many layers" in html
     assert "Each network is a point estimate" in html
-    assert "their part is 0" not in html
+    assert "0 by assumption" not in html
     assert "initial-depth" not in html
 
 
@@ -394,7 +403,7 @@ def test_what_was_done_to_the_table_is_noted(call: Call) -> None:
     changes = {"price": [None, None, *np.linspace(0, 1, N - 2)], "blank": [None] * N}
     said = fit(call, data=write("odd.csv", houses(**changes)))
     assert "note: 2 rows without a target were left out\n" in said.err
-    assert "note: left out, since they hold no value: 'blank'\n" in said.err
+    assert "note: dropped columns without any value: 'blank'\n" in said.err
     manifest = manifests.read_manifest("run")
     assert manifest is not None
     assert manifest.rows == N - 2
@@ -405,7 +414,7 @@ def test_a_quiet_fit_says_nothing_but_what_was_done_to_the_table(call: Call) -> 
     assert fit(call, "price", "--quiet") == Said(0, "", "")
     changes = {"price": [None, None, *np.linspace(0, 1, N - 2)], "blank": [None] * N}
     said = fit(call, "price", "--quiet", "--overwrite", data=write("odd.csv", houses(**changes)))
-    note = "note: 2 rows without a target were left out\nnote: left out, since they hold no value: 'blank'\n"
+    note = "note: 2 rows without a target were left out\nnote: dropped columns without any value: 'blank'\n"
     assert said == Said(0, "", note)
 
 
@@ -418,14 +427,14 @@ def test_a_command_without_words_is_answered_with_help(call: Call) -> None:
 @pytest.mark.parametrize("rows", [1, 9])
 def test_a_table_of_too_few_rows_is_refused(call: Call, rows: int) -> None:
     said = call("fit", write("few.csv", houses(rows)), "--target", "price", "--out", "run")
-    refused(said, f"few.csv has {rows} row{'s' * (rows > 1)} to learn from, too few to say how far")
+    refused(said, f"few.csv has {rows} row{'s' * (rows > 1)} with a target, too few to estimate the uncertainty")
     assert manifests.state("run") == "empty"
 
 
 def test_a_task_that_was_asked_for_is_not_explained(call: Call) -> None:
     assert fit(call, "level", "--task", "regression").err == ""
     assert "mean" in predicted(call).column_names
-    assert fit(call, "level", "--overwrite").err.startswith("note: target level: classification, since it has 3 dist")
+    assert fit(call, "level", "--overwrite").err.startswith("note: target level: classification, because it has 3 dist")
 
 
 def test_warnings_are_notes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +454,7 @@ def test_a_log_is_json_line_by_line(call: Call) -> None:
     assert rows == [{"event": "epoch", "of": 40, **row} for row in history]
     assert len(rows) == 5
     assert (last["event"], last["run"], list(last["scores"])) == ("finished", "run", SCORES)
-    assert "The training was short" in [finding["title"] for finding in last["findings"]]
+    assert "Short training" in [finding["title"] for finding in last["findings"]]
     assert last["scores"]["rmse"].keys() == {"value", "standard_error"}
 
 
@@ -517,7 +526,7 @@ def test_a_process_that_is_terminated_leaves_a_checkpoint_and_says_how_to_go_on(
     assert child.returncode == 143
     assert all(json.loads(line)["event"] == "epoch" for line in out.splitlines())
     assert Path("run/checkpoint/manifest.json").is_file()
-    goes_on(call, err.decode().partition("To go on: ")[2], whole)
+    goes_on(call, err.decode().partition("To resume: ")[2], whole)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
@@ -545,8 +554,8 @@ def test_a_terminal_shows_the_progress_and_ctrl_c_pauses(call: Call, whole: dict
     shown = re.search(rb"(\d+)/400 \[\d\d:\d\d<\d\d:\d\d, .*epoch/s, ELBO=\S+, depth=\S+, validation=\S+\]", screen)
     assert shown, screen
     text = screen.decode()
-    assert "fathomless: stopping after this epoch, with a checkpoint; once more stops at once" in text
-    goes_on(call, text.partition("To go on: ")[2].strip(), whole)
+    assert "fathomless: stopping after this epoch, with a checkpoint; a second signal stops immediately" in text
+    goes_on(call, text.partition("To resume: ")[2].strip(), whole)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes are other there")

@@ -98,14 +98,14 @@ def test_a_run_is_exported_as_one_file(call: Call, target: str) -> None:
     fitted(call, target)
     said = call("export", "run", "--format", "torch", "--out", "houses.pt2", "--level", "0.2")
     assert (said.code, said.out) == (0, "houses.pt2\n")
-    assert "bytes; differs from the run by" in said.err
+    assert "bytes; maximum difference from the run on artificial rows" in said.err
     extra = {"metadata.json": ""}
     module = torch.export.load("houses.pt2", extra_files=extra).module()
     meta = json.loads(extra["metadata.json"])
     assert meta["targets"] == [target]
     assert set(meta["scores"]) == {"out-of-fold rows", "training rows"}
     test = write("test.csv", houses(seed=2))
-    rows = columns.features(tables.read(test).frame, runs.load("run")[0].schema_)
+    rows = columns.select_features(tables.read(test).frame, runs.load("run")[0].schema_)
     found = module(torch.from_numpy(as_numbers(runs.load("run")[0].schema_, rows)))
     name, values = ("mean", found["mean"]) if target == "price" else ("probability_low", found["probabilities"][:, 1])
     np.testing.assert_allclose(values.numpy(), column(predicted(call, data=test), name), atol=1e-5)
@@ -117,11 +117,11 @@ def test_an_evaluation_is_printed_and_kept(call: Call) -> None:
     write("test.csv", houses(seed=1))
     said = call("evaluate", "run", "test.csv")
     assert said.code == 0
-    assert said.err == "note: kept in run; fathomless report run shows it\n"
+    assert said.err == "note: saved in run; fathomless report run adds it to the page\n"
     scores, _, findings = said.out.partition("\n\n")
     first, *rows = scores.splitlines()
     assert first.split("  ")[0] == "test.csv, 90"
-    assert findings.startswith("advice: Hardly better than a constant prediction on test.csv\n  The log-likelihood is ")
+    assert findings.startswith("advice: Hardly better than a constant prediction on test.csv\n  Log-likelihood ")
     assert "lower --weight-prior (now 1); lower --width (now 8); or" in findings
     assert [row.split("  ")[0].replace(" ", "_") for row in rows] == SCORES
     assert [found.name for found in runs.evaluations("run")] == ["test.csv", "out-of-fold rows", "training rows"]
@@ -133,8 +133,8 @@ def test_an_evaluation_says_what_these_rows_show_and_nothing_else(call: Call) ->
     found = json.loads(call("evaluate", "run", "test.csv", "--json").out)["findings"]
     assert [one["title"] for one in found] == [
         "No better than a constant prediction on test.csv",
-        "The rows of test.csv are unlike those of the training",
-        "Not calibrated on test.csv",
+        "Distribution shift on test.csv",
+        "Poor calibration on test.csv",
     ]
     assert all(one.keys() == {"severity", "title", "detail", "remedy"} for one in found)
     said = call("evaluate", "run", "test.csv").out
@@ -244,5 +244,5 @@ def test_the_demo_runs_through(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     assert re.findall(r"^\$ fathomless (\w+)", said.out, re.MULTILINE) == ["fit", "predict", "evaluate", "report"]
     assert {"patients.csv", "new.csv", "run", "predictions.csv"} <= {path.name for path in Path("there/demo").iterdir()}
     assert len(tables.read("there/demo/predictions.csv").frame) == 100
-    refused(call("demo", "--out", "there/demo"), "there/demo is there already; give another --out, or remove it")
-    refused(call("demo", "--out", "houses.csv"), "houses.csv is there already")
+    refused(call("demo", "--out", "there/demo"), "there/demo already exists; give another --out, or remove it")
+    refused(call("demo", "--out", "houses.csv"), "houses.csv already exists")

@@ -108,8 +108,8 @@ def test_numbers_that_a_few_words_make_categories_are_named() -> None:
     cells = [f"{i},5" for i in range(N - 2)] + ["k.A.", "100 m²"]
     parts = columns.divide(frame(area=cells), ["price"], keep=["id"])
     assert parts.notes == (
-        "taken as categories, though most of its cells are numbers (correct the others, or leave them empty; --keep "
-        "COLUMN says that it is meant): 'area', for 'k.A.' in row 29, '100 m²' in row 30",
+        "categorical, although most cells are numbers (correct the other cells, or leave them empty; --keep COLUMN "
+        "confirms it): 'area', for 'k.A.' in row 29, '100 m²' in row 30",
     )
     few = ["1", "2", "3+"] * (N // 3)
     for meant in (
@@ -133,7 +133,7 @@ def test_a_target_without_any_value_is_refused(gaps: list[Any]) -> None:
 def test_columns_without_any_value_are_left_out_and_it_is_said() -> None:
     parts = columns.divide(frame(empty=pa.nulls(N), blank=pa.nulls(N, pa.float64())), ["price"], keep=["id"])
     assert parts.X.column_names == ["id", "size"]
-    assert parts.notes == ("left out, since they hold no value: 'empty', 'blank'",)
+    assert parts.notes == ("dropped columns without any value: 'empty', 'blank'",)
 
 
 def test_a_column_that_is_empty_where_the_target_is_known_is_left_out() -> None:
@@ -156,7 +156,9 @@ def test_what_is_called_like_a_name_of_rows_and_differs_in_all_is_left_out(name:
         assert columns.divide(table, ["y"], keep=[name]).X.column_names == [name, "x"]
     for values in ([7, 3, 5, 1, 7], y):
         assert columns.divide(pa.table({name: values, "y": y}), ["y"]).notes == ()
-    with pytest.raises(DataError, match="is to be kept, and is a target, a key, a weight, a group or dropped as well"):
+    with pytest.raises(
+        DataError, match="was given with --keep, and is also a target, a key, a weight, a group or dropped"
+    ):
         columns.divide(table, ["y"], drop=[name], keep=[name])
     with pytest.raises(DataError, match="there is no column 'absent'"):
         columns.divide(table, ["y"], keep=["absent"])
@@ -172,7 +174,7 @@ def test_a_text_that_only_names_the_rows_is_left_out() -> None:
     names = [f"house {i}" for i in range(200)]
     table = pa.table({"name": names, "kind": ["a", "b"] * 100, "y": np.arange(200.0)})
     parts = columns.divide(table, ["y"])
-    assert parts.notes == ("left out, since they seem to only name the rows (--keep COLUMN keeps one): 'name'",)
+    assert parts.notes == ("dropped columns that look like identifiers (--keep COLUMN keeps one): 'name'",)
     assert parts.X.column_names == ["kind"]
     assert columns.divide(table, ["y"], keep=["name"]).notes == ()
     assert columns.divide(table, ["y"], key="name").notes == ()
@@ -194,9 +196,9 @@ COUNTS = [
 def test_whole_numbers_that_only_number_the_rows_predict_and_are_noted(values: Any) -> None:
     table = frame(kundennr=values)
     note, *more = columns.divide(table, ["price"], drop=["id"]).notes
-    assert note.startswith("used to predict, though its whole numbers all differ")
+    assert note.startswith("features that look like row numbers, because all values are different integers")
     assert [one[:7] for one in more] == ["rounded"] * int(max(values) > 2**53)
-    assert note.endswith("(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): 'kundennr'")
+    assert note.endswith("(--drop or --key COLUMN removes one, --keep COLUMN confirms it): 'kundennr'")
     assert columns.divide(table, ["price"], drop=["id"]).X.column_names == ["size", "kundennr"]
     for choice in ({"drop": ["id", "kundennr"]}, {"drop": ["id"], "keep": ["kundennr"]}):
         assert columns.divide(table, ["price"], **choice).notes == ()
@@ -228,14 +230,14 @@ def test_a_text_that_is_another_one_in_each_of_twenty_rows_is_left_out() -> None
     names = [f"house {i}" for i in range(20)]
     table = pa.table({"name": names, "again": ["house 0", *names[:19]], "y": np.arange(20.0)})
     parts = columns.divide(table, ["y"])
-    assert parts.notes == ("left out, since they seem to only name the rows (--keep COLUMN keeps one): 'name'",)
+    assert parts.notes == ("dropped columns that look like identifiers (--keep COLUMN keeps one): 'name'",)
     assert parts.X.column_names == ["again"]
 
 
 @pytest.mark.parametrize("targets", ["size,price", "size, price"])
 def test_targets_in_one_word_are_refused_with_how_to_name_them(targets: str) -> None:
     with pytest.raises(
-        DataError, match=r"repeat --target for each of several numbers\. Several labels at once are for Pyt"
+        DataError, match=r"repeat --target for several numeric targets\. Multilabel classification is only"
     ):
         columns.divide(frame(), [targets])
     named = columns.divide(frame(**{targets: np.arange(N) / 8}), [targets], drop=["id"])  # such a name may be
@@ -250,7 +252,7 @@ def test_names_that_look_like_values_bring_the_header_to_mind() -> None:
         (["0", "1", "2"], False),  # as pandas calls columns
     ):
         with pytest.raises(DataError, match="there is no column 'y'") as caught:
-            columns.present(names, ["y"])
+            columns.check_columns(names, ["y"])
         assert ("give --no-header" in str(caught.value)) == told
 
 
@@ -259,7 +261,7 @@ def test_names_that_look_like_values_bring_the_header_to_mind() -> None:
     [
         (
             [-1.0] * N,
-            r"column 'w' says how often each row counts and has -1\.0 in 30 of 30 rows \(.*first: 0, 1, 2, 3, 4\)",
+            r"column 'w' of sample weights has -1\.0 in 30 of 30 rows \(.*first: 0, 1, 2, 3, 4\)",
         ),
         (
             [1.0] * (N - 1) + [None],
@@ -267,7 +269,7 @@ def test_names_that_look_like_values_bring_the_header_to_mind() -> None:
         ),
         ([1.0] * (N - 1) + [float("nan")], "has nan in 1 of 30 rows"),
         ([float("inf")] + [1.0] * (N - 1), "has inf in 1 of 30 rows"),
-        ([0] * N, "column 'w' says how often each row counts and is 0 in all 30 rows"),
+        ([0] * N, "column 'w' of sample weights is 0 in all 30 rows"),
         (["much"] * N, "column 'w' holds string such as 'much'; numbers are needed here"),
     ],
     ids=["negative", "null", "nan", "infinite", "zero", "text"],
@@ -286,49 +288,49 @@ def test_weights_that_are_none_are_refused(weight: list[Any], message: str) -> N
         (["a", "b"], "classification", "it is text"),
         (pa.array(["a", "b"]).dictionary_encode(), "classification", "it is text"),
         (pa.array(["a", "b"], pa.large_string()), "classification", "it is text"),
-        ([True, False], "classification", "it is true or false"),
-        (list(range(10)) * 3, "classification", "it has 10 distinct whole numbers"),
-        (list(range(11)) * 3, "regression", "it is a number"),
-        ([1.0, 2.0], "regression", "it is a number"),
-        ([decimal.Decimal("1.5"), decimal.Decimal("2.5")], "regression", "it is a number"),
+        ([True, False], "classification", "it is boolean"),
+        (list(range(10)) * 3, "classification", "it has 10 distinct integers"),
+        (list(range(11)) * 3, "regression", "it is numeric"),
+        ([1.0, 2.0], "regression", "it is numeric"),
+        ([decimal.Decimal("1.5"), decimal.Decimal("2.5")], "regression", "it is numeric"),
     ],
     ids=lambda v: v if isinstance(v, str) else None,
 )
 def test_the_task_follows_from_the_target(values: Any, task: str, why: str) -> None:
-    assert columns.task_of(pa.table({"y": values})) == (task, why)
+    assert columns.infer_task(pa.table({"y": values})) == (task, why)
 
 
 def test_several_targets_are_numbers() -> None:
-    found = columns.task_of(pa.table({"a": ["x", "y"], "b": [1, 2]}))
+    found = columns.infer_task(pa.table({"a": ["x", "y"], "b": [1, 2]}))
     assert found == ("regression", "there are several targets")
-    found = columns.task_of(pa.table({"a": [1, 0], "b": [1, 1]}))
+    found = columns.infer_task(pa.table({"a": [1, 0], "b": [1, 1]}))
     assert found[0] == "regression"
-    assert found[1].endswith("several targets, whose 0 and 1 count as numbers: several labels at once are for Python")
+    assert found[1].endswith("with 0 and 1 as numbers (multilabel classification is only available from Python)")
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1), st.booleans())
 def test_answers_keep_their_values_and_their_kind(values: list[int], truth: bool) -> None:
     given_: list[Any] = [value > 0 for value in values] if truth else values
-    found = columns.answers(pa.table({"y": given_}), "classification")
+    found = columns.target_array(pa.table({"y": given_}), "classification")
     assert found.tolist() == given_
     assert found.dtype.kind == ("b" if truth else "i")
-    numbers = columns.answers(pa.table({"y": values}), "regression")
+    numbers = columns.target_array(pa.table({"y": values}), "regression")
     assert (numbers.dtype, numbers.tolist()) == (np.dtype(np.float64), values)
 
 
 @pytest.mark.parametrize("array", [pa.array(["no", "yes"]), pa.array(["no", "yes"]).dictionary_encode()])
 def test_classes_of_text_are_text(array: pa.Array) -> None:
-    found = columns.answers(pa.table({"y": array}), "classification")
+    found = columns.target_array(pa.table({"y": array}), "classification")
     assert (found.dtype, found.tolist()) == (np.dtype(object), ["no", "yes"])
 
 
 def test_several_targets_are_a_matrix_in_their_order() -> None:
-    found = columns.answers(pa.table({"b": [1, 2], "a": [0.5, 1.5]}), "regression")
+    found = columns.target_array(pa.table({"b": [1, 2], "a": [0.5, 1.5]}), "regression")
     assert found.tolist() == [[1.0, 0.5], [2.0, 1.5]]
 
 
 def test_whole_numbers_beyond_double_precision_are_rounded() -> None:
-    found = columns.answers(pa.table({"y": pa.array([2**63 + 5, 2**53 + 1], pa.uint64())}), "regression")
+    found = columns.target_array(pa.table({"y": pa.array([2**63 + 5, 2**53 + 1], pa.uint64())}), "regression")
     assert found.tolist() == [2.0**63, 2.0**53]
 
 
@@ -346,7 +348,7 @@ def test_whole_numbers_beyond_double_precision_are_rounded() -> None:
 )
 def test_what_is_no_number_is_no_answer_of_a_regression(values: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        columns.answers(pa.table({"y": values}), "regression")
+        columns.target_array(pa.table({"y": values}), "regression")
 
 
 @pytest.mark.parametrize(
@@ -358,12 +360,12 @@ def test_what_is_no_class_is_no_answer_of_a_classification(values: list[Any]) ->
     with pytest.raises(
         DataError, match=r"target 'y' holds .* such as .*; classes are text, whole numbers, or true and"
     ):
-        columns.answers(pa.table({"y": values}), "classification")
+        columns.target_array(pa.table({"y": values}), "classification")
 
 
 def test_a_classification_has_one_target() -> None:
     with pytest.raises(DataError, match="2 targets were given; classification is of one column"):
-        columns.answers(pa.table({"a": [1, 2], "b": [1, 2]}), "classification")
+        columns.target_array(pa.table({"a": [1, 2], "b": [1, 2]}), "classification")
 
 
 # ---------------------------------------------------------------------------------------------- predictions
@@ -425,17 +427,17 @@ def test_answers_are_read_as_what_training_saw(labels: Any, kind: str) -> None:
 def test_features_are_chosen_by_name_whatever_their_order() -> None:
     schema = regressor(np.arange(N) / 2).schema_
     table = rich_frame().select(["new", "colour", "size"])
-    assert columns.features(table, schema).equals(table.select(["size", "colour"]))
+    assert columns.select_features(table, schema).equals(table.select(["size", "colour"]))
     with pytest.raises(DataError, match=r"there is no column 'size'\. The columns are 'new'"):
-        columns.features(table.select(["new"]), schema)
+        columns.select_features(table.select(["new"]), schema)
 
 
 def test_features_of_a_model_without_names_are_chosen_by_position() -> None:
     schema = regressor(np.arange(N) / 2, RNG.normal(size=(N, 2))).schema_
     table = pa.table({"b": [1, 2], "a": [0.5, 1.5]})
-    assert columns.features(table, schema).tolist() == [[1.0, 0.5], [2.0, 1.5]]
+    assert columns.select_features(table, schema).tolist() == [[1.0, 0.5], [2.0, 1.5]]
     with pytest.raises(DataError, match="the table has 1 columns; the model was trained on an array of 2 columns"):
-        columns.features(table.select(["a"]), schema)
+        columns.select_features(table.select(["a"]), schema)
 
 
 def test_a_forecast_is_laid_out_as_its_own_numbers(forecast: ContinuousPredictive) -> None:

@@ -104,7 +104,7 @@ def test_classes_are_compared_too_and_rare_ones_are_told() -> None:
     y = np.where(np.arange(150) < 2, 7, y)  # two rows of a class of their own
     found = compare(X, y, task="classification", methods=["constant", "linear"], folds=4)
     assert found.rows == 148
-    assert found.notes == ("2 rows of rare classes were in every training, and are not tested",)
+    assert found.notes == ("2 rows of rare classes were training rows in all folds, and are not tested",)
     assert {"log_likelihood", "accuracy", "brier", "ece"} <= set(of(found, "linear").scores)
     assert found.methods[0].name == "linear"
 
@@ -160,7 +160,7 @@ def test_chains_over_graphs_are_left_out_of_long_tables_and_told() -> None:
     methods, notes = methods_for("regression", LONG + 1)
     assert "graph" not in methods
     assert set(PEERS) < set(methods)
-    assert "graph was left out" in notes[0]
+    assert "graph was omitted" in notes[0]
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -216,11 +216,11 @@ def test_a_command_that_is_stopped_says_how_to_go_on(
 
     monkeypatch.setattr(module, "compare", stopped)
     assert main(["compare", "houses.csv", "--target", "price", "--folds", "2"]) == 130
-    assert "To go on: fathomless compare houses.csv --target price --folds 2" in capsys.readouterr().err
+    assert "To resume: fathomless compare houses.csv --target price --folds 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--target", "price", "--target", "size"], "2 targets were given (--target); a comparison is of one"),
+    (["--target", "price", "--target", "size"], "2 targets were given (--target); a comparison needs exactly one"),
     ([], "0 targets were given"),
     (["--target", "price", "--task", "density"], "densities are not compared"),
     (["--target", "price", "--folds", "1"], "2 or more folds are allowed"),

@@ -122,8 +122,8 @@ def test_hardly_any_rows_are_a_problem() -> None:
     with pytest.warns(DataWarning, match="11 rows were given; fewer than 12 are too few"):
         fitted = regressor(epochs=20).fit(X, y)
     found = {finding.title: finding for finding in diagnose(fitted, [], rows=11)}
-    assert "11 rows were given" in found["Hardly any rows"].detail
-    assert "Hardly any rows" not in {finding.title for finding in diagnose(fitted, [], rows=12)}
+    assert "11 rows." in found["Very few rows"].detail
+    assert "Very few rows" not in {finding.title for finding in diagnose(fitted, [], rows=12)}
 
 
 def test_cells_far_from_all_others_are_a_problem() -> None:
@@ -132,16 +132,16 @@ def test_cells_far_from_all_others_are_a_problem() -> None:
     with pytest.warns(DataWarning, match="column 'x1' is -999 in 2 of 60 rows"):
         fitted = regressor(epochs=5).fit(X, np.random.default_rng(0).normal(size=60))
     found = {finding.title: finding for finding in diagnose(fitted, [], rows=60)}
-    assert found["A few cells lie far from all others"].detail.startswith("They are in 'x1'")
+    assert found["Extreme outliers in columns"].detail.startswith("Columns with outliers: 'x1'.")
     whole = regressor(epochs=5).fit(*line(60))
-    assert "A few cells lie far from all others" not in {finding.title for finding in diagnose(whole, [], rows=60)}
+    assert "Extreme outliers in columns" not in {finding.title for finding in diagnose(whole, [], rows=60)}
 
 
 def test_three_epochs_are_a_short_training() -> None:
     findings = looked_over(regressor(epochs=3), *sine(100))
-    assert "3 steps in 3 epochs" in findings["The training was short"].detail
-    assert "Raise epochs (now 3)" in findings["The training was short"].remedy
-    assert set(problems(findings)) >= {"The training was short"}
+    assert "3 steps in 3 epochs" in findings["Short training"].detail
+    assert "Raise epochs (now 3)" in findings["Short training"].remedy
+    assert set(problems(findings)) >= {"Short training"}
 
 
 def test_a_depth_that_learns_too_slowly_has_not_moved() -> None:
@@ -212,8 +212,8 @@ def test_a_training_that_ends_while_scores_rise_ended_too_soon() -> None:
         regressor(structure_from="elbo", epochs=15, optimizer=Adam(schedule="constant"), learning_rate=1e-3),
         *line(2000, 0.1),
     )
-    assert findings["The training ended too soon"].remedy == "Raise epochs (now 15)."
-    assert findings["The training ended too soon"].severity == "problem"
+    assert findings["Training ended before convergence"].remedy == "Raise epochs (now 15)."
+    assert findings["Training ended before convergence"].severity == "problem"
 
 
 def test_little_patience_stops_early() -> None:
@@ -221,8 +221,8 @@ def test_little_patience_stops_early() -> None:
     findings = looked_over(estimator, *bundled.make_moons(300, noise=0.5, random_state=0))
     number = len(estimator.history_)
     assert number < 20
-    assert f"and {number} validation scores" in findings["The training stopped early"].detail
-    assert "patience (now 2)" in findings["The training stopped early"].remedy
+    assert f"and {number} validation scores" in findings["Early stopping after few epochs"].detail
+    assert "patience (now 2)" in findings["Early stopping after few epochs"].remedy
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -251,7 +251,7 @@ def test_heavier_tails_are_offered_where_the_noise_is_gaussian(likelihood: str) 
     narrow = dataclasses.replace(
         scored("held-out rows", -0.5, 0.1), calibration=predicted(np.repeat([[0.001], [0.999]], 200, 0)).calibration
     )
-    found = {finding.title: finding for finding in diagnose(estimator, [narrow])}["Not calibrated on held-out rows"]
+    found = {finding.title: finding for finding in diagnose(estimator, [narrow])}["Poor calibration on held-out rows"]
     assert ("likelihood='student_t' (now 'gaussian')" in found.remedy) == normal
 
 
@@ -261,22 +261,22 @@ def test_labels_learned_by_heart_are_overfitted() -> None:
     estimator = classifier(width=32, depth_law=2, weight_prior=10.0, epochs=400, patience=None, validation_fraction=0.0)
     findings = looked_over(estimator, X, rng.integers(0, 2, 150), (new, rng.integers(0, 2, 300)))
     assert set(problems(findings)) == {
-        "Overfitted",
+        "Overfitting",
         "No better than a constant prediction on new.csv",
-        "Not calibrated on new.csv",
+        "Poor calibration on new.csv",
     }
-    assert "Raise validation_fraction (now 0); lower weight_prior (now 10)" in findings["Overfitted"].remedy
-    assert "too sure" in findings["Not calibrated on new.csv"].detail
-    assert findings["No rows were held out"].remedy == "Raise validation_fraction (now 0) to 0.1."
+    assert "Raise validation_fraction (now 0); lower weight_prior (now 10)" in findings["Overfitting"].remedy
+    assert "overconfident" in findings["Poor calibration on new.csv"].detail
+    assert findings["No held-out rows"].remedy == "Raise validation_fraction (now 0) to 0.1."
 
 
 def test_rows_from_elsewhere_are_told_from_overfitting() -> None:
     X, y = line(300, seed=1)
     findings = looked_over(regressor(epochs=300), *line(300), new=(X + 3.0, y))
-    assert "The rows of new.csv are unlike those of the training" in problems(findings)
-    assert "Overfitted" not in findings
-    assert "too narrow" in findings["Not calibrated on new.csv"].detail
-    assert "Not calibrated on held-out rows" not in findings
+    assert "Distribution shift on new.csv" in problems(findings)
+    assert "Overfitting" not in findings
+    assert "too narrow" in findings["Poor calibration on new.csv"].detail
+    assert "Poor calibration on held-out rows" not in findings
     assert not problems(looked_over(regressor(epochs=300), *line(300), new=line(300, seed=1)))
 
 
@@ -285,20 +285,20 @@ def test_a_target_without_noise_is_at_the_floor(noise: Any) -> None:
     findings = looked_over(
         regressor(structure_from="elbo", depth_law=0, epochs=600, noise=noise), *line(200, noise=0.0)
     )
-    assert ("The noise is at its floor" in findings) == (noise == "learned")  # "input" does not get there so soon
+    assert ("Noise at its lower bound" in findings) == (noise == "learned")  # "input" does not get there so soon
     if noise == "learned":
-        assert "set noise (now 'learned') to a number" in findings["The noise is at its floor"].remedy
+        assert "set noise (now 'learned') to a number" in findings["Noise at its lower bound"].remedy
 
 
 def test_noise_that_depends_on_the_input_can_be_at_the_floor_too() -> None:
     X, y = line(80)
     estimator = regressor(noise="input", epochs=20).fit(X, y)
     found = evaluate(estimator, X, y, name="rows")
-    assert "The noise is at its floor" not in {finding.title for finding in diagnose(estimator, [found])}
+    assert "Noise at its lower bound" not in {finding.title for finding in diagnose(estimator, [found])}
     assert isinstance(estimator.target_, TargetScale)
     least = np.full_like(found.arrays["noise"], (2e-3 * estimator.target_.scale[0]) ** 2)
     low = dataclasses.replace(found, arrays={**found.arrays, "noise": least})
-    assert "The noise is at its floor" in {finding.title for finding in diagnose(estimator, [low])}
+    assert "Noise at its lower bound" in {finding.title for finding in diagnose(estimator, [low])}
 
 
 def test_few_rows_many_features_and_rare_classes_are_told() -> None:
@@ -307,16 +307,13 @@ def test_few_rows_many_features_and_rare_classes_are_told() -> None:
         classifier(structure_from="elbo", epochs=120), rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
     )
     assert {title for title, finding in findings.items() if finding.severity == "advice"} == {
-        "No rows were held out",
+        "No held-out rows",
         "Fewer rows than features",
         "Classes with few rows",
     }
-    assert "Of fewer than 60 rows none are" in findings["No rows were held out"].detail
-    assert (
-        "20 rows were given, and their columns are encoded as 30 features"
-        in findings["Fewer rows than features"].detail
-    )
-    assert "1 of 2 classes have fewer than 10 rows, at least 7: 'True'" in findings["Classes with few rows"].detail
+    assert "No rows are held out of fewer than 60" in findings["No held-out rows"].detail
+    assert "20 rows; the columns are encoded as 30 features" in findings["Fewer rows than features"].detail
+    assert "1 of 2 classes have fewer than 10 rows (minimum 7): 'True'" in findings["Classes with few rows"].detail
 
 
 def test_numbers_of_rows_and_classes_may_be_given() -> None:
@@ -421,7 +418,8 @@ def test_intervals_that_miss_their_level_are_found(share: float, word: str) -> N
         pit = np.where(rng.random(600) < 0.5, pit, 1.0 - pit)
         off = doctor._interval_calibration(predicted(np.column_stack([rng.random(600), pit])))
         assert off is not None
-        assert f"of t1, which are too {word}" in off[1]
+        assert "Coverage of the 90 % intervals of t1: " in off[1]
+        assert f", too {word}" in off[1]
         assert "t0" not in off[1]
 
 
@@ -429,7 +427,8 @@ def test_a_middle_that_is_too_wide_is_advice() -> None:
     pit = 0.5 + 0.45 * (2 * np.random.default_rng(0).random(400) - 1) * np.repeat([0.5, 1.1], [160, 240])
     off = doctor._interval_calibration(predicted(pit[:, None]))
     assert off is not None
-    assert "in their 50 % intervals of t0, which are too wide" in off[1]
+    assert "Coverage of the 50 % intervals of t0: " in off[1]
+    assert ", too wide" in off[1]
     assert off[0] <= doctor._LARGE
 
 
@@ -438,7 +437,7 @@ def test_a_bias_is_found_where_the_coverage_is_right() -> None:
     pit = np.where(rng.random(800) < 0.9, 0.05 + 0.9 * rng.random(800) ** 0.6, rng.choice([0.01, 0.99], 800))
     off = doctor._interval_calibration(predicted(pit[:, None]))
     assert off is not None
-    assert "off a uniform law" in off[1]
+    assert "The PIT values of t0 differ from a uniform distribution by up to" in off[1]
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -448,7 +447,7 @@ def test_classes_that_miss_their_confidence_by_a_tenth_are_found(sign: float) ->
         p = 0.6 + 0.3 * rng.random(2000)
         off = doctor._class_calibration(classified(p, rng.random(2000) < p + sign * 0.1))
         assert off is not None
-        assert ("too unsure" if sign > 0 else "too sure") in off[1]
+        assert ("underconfident" if sign > 0 else "overconfident") in off[1]
 
 
 def test_what_is_certain_but_small_does_not_matter() -> None:
@@ -481,8 +480,8 @@ def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error:
     training = scored("training rows", 0.0, 0.01)
     held_out = scored("held-out rows", value, error)
     found = diagnose(estimator, [held_out], training=training)
-    assert ("Overfitted" in {finding.title for finding in found}) == overfitted
-    assert "Overfitted" not in {
+    assert ("Overfitting" in {finding.title for finding in found}) == overfitted
+    assert "Overfitting" not in {
         finding.title for finding in diagnose(estimator, [scored("held-out rows", value, error)])
     }
 
@@ -509,10 +508,10 @@ def test_a_file_is_compared_with_unseen_rows_and_not_with_those_of_the_training(
         )
         found = diagnose(estimator, [dataclasses.replace(known, rows=rows), new], training=training)
         titles = [finding.title for finding in found]
-        assert ("The rows of new.csv are unlike those of the training" in titles) == alarmed
-        assert titles.count("Overfitted") == 1  # of the unseen rows
+        assert ("Distribution shift on new.csv" in titles) == alarmed
+        assert titles.count("Overfitting") == 1  # of the unseen rows
         alone = {finding.title: finding for finding in diagnose(estimator, [new], training=training)}
-        assert "training rows gain 1.2 nats each, and new.csv" in alone["Overfitted"].detail
+        assert "1.2 on training rows, " in alone["Overfitting"].detail
 
 
 def test_errors_of_few_rows_count_by_student_s_law() -> None:
@@ -545,7 +544,7 @@ def test_a_calibration_that_unseen_rows_share_is_not_put_down_to_the_rows(same: 
             for name, one in (("new.csv", given), ("out-of-fold rows", known))
         )
         found = {finding.title: finding for finding in diagnose(estimator, [unseen, new])}
-        assert ("See how they differ" in found["Not calibrated on new.csv"].remedy) == told
+        assert ("Compare these rows with the training rows" in found["Poor calibration on new.csv"].remedy) == told
 
 
 @pytest.mark.parametrize(("seed", "classes"), [(6, True), (12, False)])
@@ -562,7 +561,7 @@ def test_rows_of_the_same_law_are_not_called_unlike_those_of_the_training(seed: 
 
     kind = UnboundedDepthClassifier if classes else UnboundedDepthRegressor
     findings = looked_over(kind(random_state=seed, width=16, epochs=150), *table(60, seed), table(2000, 10_000 + seed))
-    assert "The rows of new.csv are unlike those of the training" not in findings
+    assert "Distribution shift on new.csv" not in findings
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_sheet_is_read_as_if_it_were_csv(tmp_path: Path) -> None:
         "kind": ["A", "7", "B"],
     }
     assert y.tolist() == [1.5, 2.0, 3.25]
-    assert "seem to only name the rows" in "".join(found.notes)
+    assert "look like identifiers" in "".join(found.notes)
     bare = tables.read(path, header=False, columns=["column_6", "column_5"]).frame
     assert bare.to_pydict() == {"column_6": ["price", "1.5", "2", "3.25"], "column_5": ["kind", "A", "7", "B"]}
     book.active.append([4, 1, True, None, "C", 2, "more"])

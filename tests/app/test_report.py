@@ -1,4 +1,4 @@
-"""The report: its words against the numbers, its markup, and how a browser shows it."""
+"""Page of a run: texts against the numbers, markup, and layout in a browser."""
 
 import dataclasses
 import functools
@@ -17,6 +17,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.app.page.analysis import analyse
+from fathomless.app.page.glossary import TERMS
+from fathomless.app.page.markup import _linker
 from fathomless.app.page.report import Page, _next_steps, render
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
@@ -27,9 +29,9 @@ from html_tree import Tree
 
 pd = pytest.importorskip("pandas")
 
-INSIGHTS = ["How good it is", "What drives predictions", "Rows to look at"]
-SECTIONS = ["Warnings", "Predictions", "Calibration", "Uncertainty", "Depth", "Training", "All scores"]
-ALWAYS = ["Data", "What to try next", "How it was made"]
+INSIGHTS = ["Comparison with simple models", "Permutation importance and partial dependence", "Largest residuals"]
+SECTIONS = ["Warnings", "Predictions", "Calibration", "Uncertainty", "Depth", "Training", "Scores"]
+ALWAYS = ["Data", "Next steps", "Command and settings", "Glossary"]
 SCRIPT, IMAGE, MATHS = "<script>alert(1)</script>", '"><img src=x onerror="alert(1)">', r"$x^2$ \frac{1 ` & 'c'"
 LONG = "a-name-that-is-much-too-long-for-a-column" * 4
 
@@ -244,7 +246,7 @@ def test_texts_from_data_are_shown_as_they_are(hostile, html_of):
     assert {SCRIPT, IMAGE, MATHS, LONG, "</style><b>"} <= set(columns)
     assert any(SCRIPT in text["text"] and "advice" in text["text"].lower() for text in tree.all("li"))
     confusion = next(e["attrs"]["aria-label"] for e in tree.all("svg") if "true against" in e["attrs"]["aria-label"])
-    mistaken = next(p["text"] for p in tree.all("p") if p["text"].startswith("Taken for another class"))
+    mistaken = next(p["text"] for p in tree.all("p") if p["text"].startswith("Most frequent errors"))
     assert any(label in confusion and label in mistaken for label in (SCRIPT, IMAGE, MATHS, LONG))
     assert re.sub(r"\s+", " ", tree.all("pre")[0]["text"]) == hostile.command
 
@@ -290,13 +292,13 @@ def test_a_value_and_its_error_end_at_the_same_digit(value, error):
 def test_the_headline_tells_the_first_scores(regression, classification, two_targets, html_of):
     text = " ".join(p["text"] for p in parsed(html_of(regression)).all("p") if p["attrs"].get("class") == "lede")
     scores = regression.evaluations[0].scores
-    assert "regression of progression on 10 columns and 442 rows" in text
-    assert f"off by {number(scores['rmse'].value)} (RMSE)" in text
+    assert "Regression of progression on 10 columns and 442 rows" in text
+    assert f"RMSE {number(scores['rmse'].value)} (mean: " in text
     assert f"{100 * scores['coverage_90'].value:.1f}".removesuffix(".0") in text
     text = " ".join(p["text"] for p in parsed(html_of(classification)).all("p") if p["attrs"].get("class") == "lede")
     assert "diagnosis into 2 classes" in text
     assert f"{100 * classification.evaluations[0].baseline['accuracy'].value:.1f}".removesuffix(".0") in text
-    assert "averaged over the targets" in html_of(two_targets)
+    assert "averaged over the targets" in parsed(html_of(two_targets)).text
 
 
 def test_scores_stand_beside_those_of_a_constant_prediction(any_page, any_html):
@@ -321,20 +323,38 @@ def test_problems_stand_before_advice(hostile, html_of):
     tree = parsed(html_of(hostile))
     sorts = [p["text"] for p in tree.all("p") if p["attrs"].get("class") == "sort"]
     assert sorts == ["Problem"] * 6 + ["Advice"] * 4
-    assert "See to the warnings first" in tree.text
+    assert "Resolve the warnings first" in tree.text
 
 
-def test_without_findings_the_page_tells_what_was_looked_at(regression, html_of):
+def test_without_findings_the_page_lists_the_checks(regression, html_of):
     text = parsed(html_of(regression)).text
-    assert "Nothing to warn of." in text
-    assert "Looked at: depth" in text
-    assert "See to the warnings" not in text
+    assert "No warnings." in text
+    assert "Checks: bounds and convergence of the depth" in text
+    assert "Resolve the warnings" not in text
+
+
+def test_terms_are_linked_once_in_a_section_and_not_inside_names(any_html):
+    tree = parsed(any_html)
+    entries = [dt["attrs"]["id"] for dt in tree.all("dt") if dt["attrs"].get("id", "").startswith("term-")]
+    assert entries == sorted(entries) == [term.anchor for term in sorted(TERMS, key=lambda term: term.anchor)]
+    assert len(entries) >= 30
+    for section in any_html.split("<section")[1:]:
+        linked = re.findall(r'class="term" href="#([\w-]+)"', section)
+        assert len(set(linked)) == len(linked)
+    assert "term-log-likelihood" in any_html
+    named = _linker(TERMS, ["residual sugar", "level"])
+    assert named("residual sugar, a residual & level") == (
+        'residual sugar, a <a class="term" href="#term-residual">residual</a> &amp; level'
+    )
+    assert _linker((), ())("<b> residual") == "&lt;b&gt; residual"
 
 
 def test_many_classes_are_folded_away(letters, classification, html_of):
     tree = parsed(html_of(letters))
-    assert any("Class by class (26)" in summary["text"] for summary in tree.all("summary"))
-    assert not any("Class by class" in summary["text"] for summary in parsed(html_of(classification)).all("summary"))
+    assert any("Recall and precision by class (26)" in summary["text"] for summary in tree.all("summary"))
+    assert not any(
+        "Recall and precision" in summary["text"] for summary in parsed(html_of(classification)).all("summary")
+    )
 
 
 def test_each_target_has_its_pictures_up_to_four(two_targets, few_rows, html_of):
@@ -346,41 +366,41 @@ def test_each_target_has_its_pictures_up_to_four(two_targets, few_rows, html_of)
     tree = Tree(render(six))
     headings = [h["text"] for h in tree.all("h3")]
     assert [headings.count(name) for name in "abcdef"] == [3, 3, 3, 3, 0, 0]
-    assert "2 targets more have no pictures here." in tree.text
+    assert "No pictures of 2 further targets." in tree.text
 
 
 def test_rows_that_were_trained_on_are_called_so(few_rows, regression, html_of):
     text = parsed(html_of(few_rows)).text
-    assert "No rows were held out" in text
-    assert "they cannot tell how well it predicts others" in text
-    assert "On the very rows that it was trained on" in html_of(few_rows)
+    assert "No held-out rows" in text
+    assert "Scores on training rows are too optimistic for new rows." in text
+    assert "Training rows (too optimistic for new rows): " in html_of(few_rows)
     assert "they chose the epoch and the scale of the noise" in parsed(html_of(regression)).text
 
 
 def test_the_page_claims_no_more_than_the_options_allow(regression, classification, two_targets, html_of):
     assert "not a bound on the evidence" in parsed(html_of(regression)).text
-    assert "their part is 0" in parsed(html_of(regression)).text
+    assert "weight uncertainty is 0 by assumption" in parsed(html_of(regression)).text
     assert "a lower bound on the log evidence" in parsed(html_of(two_targets)).text
-    assert "their part is 0" not in parsed(html_of(two_targets)).text
+    assert "0 by assumption" not in parsed(html_of(two_targets)).text
     text = parsed(html_of(classification)).text
-    assert "they chose the epoch and the temperature of the probabilities: expect" in text
+    assert "they chose the epoch and the temperature of the probabilities. Scores on new rows" in text
 
 
 def test_what_was_not_evaluated_is_not_shown(regression):
     html = render(dataclasses.replace(regression, evaluations=[]))
     assert [h["text"] for h in Tree(html).all("h2")] == ["Warnings", "Depth", "Training", *ALWAYS]
-    assert "It has not been evaluated." in html
+    assert "Not evaluated." in html
 
 
 def test_rows_of_a_file_are_named_by_it(regression):
     new = dataclasses.replace(regression.evaluations[0], name="later <rows>.csv")
     html = render(dataclasses.replace(regression, evaluations=[new, *regression.evaluations]))
-    assert "On the rows of later &lt;rows&gt;.csv" in html
-    assert "had no part in the training" not in html
-    assert "The pictures above are of later <rows>.csv." in Tree(html).text
-    assert "On held-out rows, none of which a model was fitted to" in Tree(html).text
+    assert "Rows of later &lt;rows&gt;.csv: " in html
+    assert "Evaluate the model on rows outside the training" not in html
+    assert "The pictures above show rows of later <rows>.csv." in Tree(html).text
+    assert "Scores on held-out rows that were not used to fit the respective model" in Tree(html).text
     html = render(dataclasses.replace(regression, evaluations=[dataclasses.replace(new, rows=9000)]))
-    assert f"drawn, {len(new.arrays['y'])} of them" in Tree(html).text
+    assert f"single rows show {len(new.arrays['y'])} of them" in Tree(html).text
 
 
 def test_changed_options_are_listed_and_functions_without_their_address(few_rows, html_of):
@@ -399,7 +419,7 @@ def test_changed_options_are_listed_and_functions_without_their_address(few_rows
     ("shape", "hint"),
     [("normal", None), ("heavy", "--likelihood student_t"), ("uneven", "--noise input")],
 )
-def test_residuals_suggest_another_noise_only_where_they_ask_for_it(regression, shape, hint):
+def test_heavy_tailed_or_uneven_residuals_suggest_another_noise(regression, shape, hint):
     rng, n = np.random.default_rng(1), 400
     mean = np.linspace(0, 10, n)[:, None]
     z = rng.normal(size=(n, 1))
@@ -414,7 +434,7 @@ def test_residuals_suggest_another_noise_only_where_they_ask_for_it(regression, 
 
 def test_the_next_steps_stand_on_the_page(regression, html_of):
     sections = [section["text"] for section in parsed(html_of(regression)).all("section")]
-    shown = next(text for text in sections if "What to try next" in text).replace("\xa0", " ")
+    shown = next(text for text in sections if "Next steps" in text).replace("\xa0", " ")
     steps = _next_steps(regression, regression.evaluations[0])
     assert len(steps) > 2
     assert all(step.replace("`", "") in shown for step in steps)

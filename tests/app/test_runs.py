@@ -103,7 +103,7 @@ def test_the_card_says_what_was_asked(call: Call) -> None:
     assert found.options == {"epochs": 1, "width": 4, "noise": 0.5, "calibrate": False}
     assert found.command[:3] == ("fathomless", "fit", "more.csv")
     assert "--overwrite" not in found.command
-    assert found.notes == ("target price: regression, since it is a number (--task changes that)",)
+    assert found.notes == ("target price: regression, because it is numeric (--task changes that)",)
     assert found.versions["torch"] == torch.__version__
 
 
@@ -162,7 +162,7 @@ def test_an_altered_card_is_refused_or_still_a_card(name: str, value: Any) -> No
 @pytest.mark.parametrize("found", [None, [], "text", 3, {}, {"command": []}], ids=str)
 def test_what_is_no_card_is_refused(found: Any) -> None:
     with pytest.raises(
-        FileError, match=r"run.json is not what fathomless wrote there; restore it from a backup or fit"
+        FileError, match=r"run.json is not a run manifest of fathomless; restore it from a backup or fit"
     ):
         manifests.RunManifest.from_json(found, Path("run.json"))
 
@@ -173,11 +173,11 @@ def test_a_card_that_lacks_a_field_or_has_one_too_many_is_refused() -> None:
     older = {key: value for key, value in whole.items() if key not in later}
     assert manifests.RunManifest.from_json(older, Path("run.json")) == manifest()
     for name in older:
-        with pytest.raises(FileError, match="is not what fathomless wrote"):
+        with pytest.raises(FileError, match="is not a run manifest of fathomless"):
             manifests.RunManifest.from_json(
                 {key: value for key, value in whole.items() if key != name}, Path("run.json")
             )
-    with pytest.raises(FileError, match="is not what fathomless wrote"):
+    with pytest.raises(FileError, match="is not a run manifest of fathomless"):
         manifests.RunManifest.from_json({**whole, "more": 1}, Path("run.json"))
 
 
@@ -215,7 +215,7 @@ def test_a_run_that_is_damaged_is_refused(call: Call) -> None:
     for path, data, message in (
         (Path("run/manifest.json"), b"{}", "manifest.json lacks 'format'"),
         (Path("run/manifest.json"), whole[Path("run/manifest.json")][:-9], "is not valid JSON"),
-        (Path("run/run.json"), b"[]", "run.json is not what fathomless wrote there"),
+        (Path("run/run.json"), b"[]", "run.json is not a run manifest of fathomless"),
         (
             Path("run/run.json"),
             whole[Path("run/run.json")].replace(b'"seed": 0', b'"seed": -1'),
@@ -264,7 +264,7 @@ def test_a_folder_that_holds_nothing_is_empty(call: Call) -> None:
 
 def test_a_card_is_begun_once(call: Call) -> None:
     assert runs.begin("run", manifest(), resume=False, overwrite=False) == Path("run/checkpoint")
-    with pytest.raises(DataError, match="run holds an unfinished run already; add --resume to go on with it"):
+    with pytest.raises(DataError, match="run already contains an unfinished run; add --resume to continue it"):
         runs.begin("run", manifest(), resume=False, overwrite=False)
     assert runs.begin("run", manifest(source="moved"), resume=True, overwrite=False) == Path("run/checkpoint")
     assert manifests.read_manifest("run") is None
@@ -329,10 +329,10 @@ def test_evaluations_of_different_names_are_kept_apart(call: Call) -> None:
 
 @given(st.lists(st.text(max_size=8) | st.from_regex(r"\A[aA-][ -]?[bB.]{0,3}\Z"), unique=True, max_size=20))
 def test_names_of_folders_are_plain_and_never_collide(names: list[str]) -> None:
-    folders = [runs._plain(name) for name in names]
+    folders = [runs._folder_name(name) for name in names]
     assert len({folder.lower() for folder in folders}) == len(names)
     for folder, name in zip(folders, names, strict=True):
         assert 0 < len(folder) <= 80
         assert set(folder) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
         assert folder.strip(".-") == folder
-        assert runs._plain(folder) != folder or folder == name  # no name is the folder of another one
+        assert runs._folder_name(folder) != folder or folder == name  # no name is the folder of another one

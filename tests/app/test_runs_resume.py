@@ -56,7 +56,7 @@ def test_a_run_that_is_there_needs_a_word(call: Call) -> None:
     said = call(*FIT)
     assert (said.code, said.err) == (
         2,
-        "fathomless fit: error: run holds a finished run already; add --overwrite to replace it, or choose another "
+        "fathomless fit: error: run already contains a finished run; add --overwrite to replace it, or choose another "
         "--out\n",
     )
     assert model_of("run") == before
@@ -67,7 +67,7 @@ def test_an_unfinished_run_that_is_there_may_be_resumed(call: Call) -> None:
     said = call(*FIT)
     assert (said.code, said.err) == (
         2,
-        "fathomless fit: error: run holds an unfinished run already; add --resume to go on with it, --overwrite to "
+        "fathomless fit: error: run already contains an unfinished run; add --resume to continue it, --overwrite to "
         "replace it, or choose another --out\n",
     )
 
@@ -82,7 +82,7 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(call: Call) -> None
     before = {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")}
     said = call(*FIT, "--resume")
     assert (said.code, said.out) == (0, "")
-    assert said.err == "note: the run in run is finished already; --overwrite would do it again\n"
+    assert said.err == "note: the run in run is already finished; use --overwrite to repeat it\n"
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
 
 
@@ -101,9 +101,9 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(
     assert said.code == 128 + number
     assert said.out == ""
     first, last = said.err.strip().splitlines()
-    assert first == "fathomless: stopping after this epoch, with a checkpoint; once more stops at once"
+    assert first == "fathomless: stopping after this epoch, with a checkpoint; a second signal stops immediately"
     assert last == (
-        f"fathomless fit: the fit was paused after epoch {at} of 24. To go on: fathomless fit --resume "
+        f"fathomless fit: the fit was paused after epoch {at} of 24. To resume: fathomless fit --resume "
         "data.csv --target price --out run --epochs 24 --width 4 --quiet --cv 3"
     )
     assert {path.name for path in Path("run").iterdir()} == {
@@ -143,7 +143,7 @@ def test_a_second_signal_stops_at_once(call: Call, monkeypatch: pytest.MonkeyPat
         interrupted(patch, 16, twice)
         said = call(*FIT)
     assert said.code == 128 + signal.SIGTERM
-    assert "stopped at once; what the last checkpoint holds is kept. To go on: fathomless fit --resume" in said.err
+    assert "stopped immediately; the last checkpoint is kept. To resume: fathomless fit --resume" in said.err
     assert io.load("run/checkpoint", kinds={"checkpoint"}).meta["run"]["epoch"] == 5  # the first look
     assert call(*FIT, "--resume").code == 0
 
@@ -157,7 +157,7 @@ def test_a_signal_while_the_page_is_drawn_stops_at_once_and_the_run_can_be_ended
         patch.setattr(report, "render", lambda page: signal.raise_signal(signal.SIGTERM))
         said = call(*FIT)
     assert said.code == 143
-    assert "stopped at once" in said.err
+    assert "stopped immediately" in said.err
     assert manifests.state("run") == "unfinished"
     assert call(*FIT, "--resume").code == 0
     assert model_of("run") == model_of("whole")
@@ -170,7 +170,7 @@ def test_the_command_to_go_on_with_survives_names_that_the_shell_would_read(call
         call, "fit", "--target", "price", "--out", "a 'run'", "--epochs", "24", "--quiet", "--", "my data; rm *.csv"
     )
     assert said.code == 130
-    program, *words = shlex.split(said.err.partition("To go on: ")[2])
+    program, *words = shlex.split(said.err.partition("To resume: ")[2])
     assert program == "fathomless"
     assert call(*words).code == 0
     assert manifests.state("a 'run'") == "finished"
@@ -198,8 +198,8 @@ def test_only_the_same_run_is_resumed(call: Call, changes: list[str], difference
     said = call(*words, "--resume", *changes)
     assert said.code == 2
     assert said.err == (
-        f"fathomless fit: error: the run in run differs from this one in {difference}; give what it was started "
-        "with, or another --out, or --overwrite\n"
+        f"fathomless fit: error: the run in run differs from this one in {difference}; repeat the original command, "
+        "or give another --out, or --overwrite\n"
     )
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
@@ -227,7 +227,7 @@ def test_a_run_that_was_planned_for_its_epochs_is_not_lengthened(call: Call) -> 
     before = model_of("run")
     said = call(*FIT, "--resume", "--epochs", "48")
     assert said.code == 2
-    assert "was planned for its epochs" in said.err
+    assert "is finished and cannot be extended" in said.err
     assert "Give --overwrite or another --out" in said.err
     assert (model_of("run"), manifests.state("run")) == (before, "finished")
 
@@ -237,7 +237,7 @@ def test_a_run_is_not_resumed_with_other_data(call: Call) -> None:
     write_table("data.csv", seed=1)
     said = call(*FIT, "--resume")
     assert said.code == 2
-    assert "differs from this one in the data; give what it was started with" in said.err
+    assert "differs from this one in the data; repeat the original command" in said.err
 
 
 def test_a_file_that_moved_is_the_same_data(call: Call) -> None:

@@ -16,10 +16,10 @@ pytestmark = [
     pytest.mark.usefixtures("houses_csv"),
 ]
 
-SAID = r"fathomless {}: terminated; what was saved before is as it was, and nothing is left half written\n"
+SAID = r"fathomless {}: terminated; existing files are unchanged, unfinished ones were removed\n"
 MOMENTS = {  # command -> words, and where the signal comes
     "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.predictor.Predictor.encode"),
-    "evaluate": (["run", "new.csv"], "fathomless.app.runs.scored"),
+    "evaluate": (["run", "new.csv"], "fathomless.app.runs.score_rows"),
     "explain": (["run", "new.csv"], "fathomless.estimators.importance.importance"),
     "report": (["run", "--out", "out.html"], "fathomless.app.page.report.render"),
     "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.build_module"),
@@ -79,7 +79,7 @@ def test_a_fit_that_is_terminated_before_its_training_can_begin_anew(
         said = call("fit", "houses.csv", "--target", "price", "--drop", "id", "--out", "run", "--quiet")
     assert said.code == 143
     assert said.err.count("\n") == 1
-    assert "stopped at once; what the last checkpoint holds is kept. To go on: fathomless fit --resume" in said.err
+    assert "stopped immediately; the last checkpoint is kept. To resume: fathomless fit --resume" in said.err
     assert sorted(path.name for path in Path("run").iterdir()) == ["log.jsonl"]
     assert fit(call, "price").code == 0
 
@@ -91,7 +91,7 @@ def test_a_comparison_that_is_terminated_keeps_what_is_done(call: Call, monkeypa
         terminated(patch, "fathomless.app.compare._ranked")
         said = call(*words)
     assert said.code == 143
-    assert said.err.endswith(f"stopped; what is done is kept in compared. To go on: fathomless {' '.join(words)}\n")
+    assert said.err.endswith(f"stopped; finished fits are kept in compared. To resume: fathomless {' '.join(words)}\n")
     assert {path.parent.name for path in Path("compared").rglob("*") if path.is_file()} == {"parts"}
     assert call(*words).code == 0
 
@@ -103,7 +103,7 @@ def test_a_part_of_a_file_is_taken_back_when_the_signal_comes_between_pieces(
     write("new.csv", houses())
     from fathomless.app.commands import columns
 
-    before, tabled, calls = contents(), columns.tabled, iter(range(9))
+    before, tabled, calls = contents(), columns.make_table, iter(range(9))
 
     def second(found: Any) -> Any:
         if next(calls):
@@ -114,7 +114,7 @@ def test_a_part_of_a_file_is_taken_back_when_the_signal_comes_between_pieces(
     from fathomless.tables import files
 
     whole: Callable[..., Any] = files.batches
-    monkeypatch.setattr(columns, "tabled", second)
+    monkeypatch.setattr(columns, "make_table", second)
     monkeypatch.setattr(
         files, "batches", lambda *words, **how: (part for _ in range(2) for part in whole(*words, **how))
     )

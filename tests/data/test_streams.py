@@ -433,7 +433,7 @@ def test_a_stream_whose_target_has_one_value_is_refused(
     words = ["fit", parquet(tmp_path, flat), "--key", "id", "--stream", "--out", "a", "--target", "price"]
     for more in ([], ["--target", "rent"]):
         assert main([*words, *more]) == 2
-        assert "target 'price' has the one value 3.0 in all 400 rows" in capsys.readouterr().err
+        assert "target 'price' has the value 3.0 in all 400 rows" in capsys.readouterr().err
 
 
 def test_the_command_line_streams_when_asked_and_when_it_must(
@@ -445,7 +445,7 @@ def test_the_command_line_streams_when_asked_and_when_it_must(
     words = ["--key", "id", "--drop", "rent", "--epochs", "3", "--width", "8"]
     assert main(["fit", path, "--target", "price", "--drop", "grade", *words, "--stream", "--out", "a"]) == 0
     said = capsys.readouterr()
-    assert "read in 8 parts and not at once, as asked" in said.err
+    assert "streamed in 8 parts, as requested" in said.err
     assert "regression on 8 columns" not in said.out
     assert "price: regression on 9 columns, 400 rows" in said.out
     assert {e.name: e.rows for e in runs.evaluations("a")} == {"held-out rows": 40, "training rows": 360}
@@ -456,7 +456,7 @@ def test_the_command_line_streams_when_asked_and_when_it_must(
     capsys.readouterr()
     assert main(["fit", path, "--target", "grade", "--drop", "price", *words, "--out", "b"]) == 0
     said = capsys.readouterr()
-    assert "not at once, since that might take 203 KiB of memory, of which 100 KiB are free" in said.err
+    assert "because it might need 203 KiB of memory; 100 KiB are free" in said.err
     assert "grade: classification" in said.out
     torch.set_num_threads(1)
 

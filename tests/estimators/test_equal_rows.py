@@ -109,7 +109,7 @@ def test_copies_stay_together_whatever_their_number() -> None:
     assert held.any()
     assert all(held[place == i].all() or not held[place == i].any() for i in range(50))
     titles = {finding.title: finding.detail for finding in diagnose(fitted, [], rows=400)}
-    assert "400 of 400 rows are equal to another row" in titles["Rows are repeated"]
+    assert "400 of 400 rows are equal to another row" in titles["Duplicate rows"]
 
 
 def test_groups_override_the_rule() -> None:

@@ -437,12 +437,12 @@ def test_torchrun_fits_a_table_pauses_on_a_signal_and_goes_on(table: Path, tmp_p
     assert launched.returncode != 0
     assert said.count("was paused after epoch") == 1, said
     assert said.count("stopping after this epoch") == 1
-    assert "To go on: torchrun --nproc-per-node ... --no-python fathomless fit --resume" in said
+    assert "To resume: torchrun --nproc-per-node ... --no-python fathomless fit --resume" in said
     assert manifests.state(out) == "unfinished"
     # in the environment of torchrun, without its start
     done = together(command, [tmp_path] * COUNT, fit_words(table, out, 60, "--resume"))
     well(done)
-    assert sum(one.said.count("The page is") for one in done) == 1
+    assert sum(one.said.count("Report: ") for one in done) == 1
     assert [event["event"] for event in map(json.loads, (out / "log.jsonl").read_text().splitlines())] == [
         *("started", "paused", "resumed", "finished")
     ]

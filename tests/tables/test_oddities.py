@@ -16,7 +16,7 @@ N = 40
 RNG = np.random.default_rng(0)
 NUMBERS = [f"{value:.3f}" for value in RNG.uniform(1.1, 99, N)]
 Y = [f"{value:.3f}" for value in RNG.normal(size=N)]
-NOTE = "taken as categories, though most of its cells are"
+NOTE = "categorical, although most cells are"
 
 
 def column(*cells: str | None) -> pa.ChunkedArray:
@@ -85,7 +85,7 @@ def test_one_odd_cell_among_dates_is_told(tmp_path: Path, odd: str) -> None:
     assert next(note for note in notes if NOTE in note).endswith(f"dates {REST}: 'day', for {odd!r} in row 10")
 
 
-REST = "(correct the others, or leave them empty; --keep COLUMN says that it is meant)"
+REST = "(correct the other cells, or leave them empty; --keep COLUMN confirms it)"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,10 @@ def test_a_class_with_the_name_of_a_gap_is_told(tmp_path: Path, word: str) -> No
             continue  # a number there
         _, notes, found = fitted(table(tmp_path, text, form))
         assert found.rows == N - count
-        assert f"target y: {count} of the rows left out hold the word {word!r}, which is taken as missing" in notes[1]
+        assert (
+            f"target y: {count} of the dropped rows have the word {word!r}, which is read as a missing value"
+            in notes[1]
+        )
     _, notes, found = fitted(table(tmp_path, text.replace(word, f'"{word}"')))
     assert (found.rows, notes) == (N, ())
     empty = text.replace(word, "")
@@ -285,12 +288,14 @@ def test_whole_numbers_of_many_digits_are_told(tmp_path: Path) -> None:
     for form in ("csv", "jsonl"):
         types, notes, found = fitted(written(tmp_path, {"v": beyond, "y": Y}, form))
         assert types == {"v": "int64"}
-        assert notes[0].startswith(f"rounded to the 16 digits that a number holds: 'v', as {2**53 + 1} (")
+        assert notes[0].startswith(f"rounded to the 16 digits of a 64-bit float: 'v', for instance {2**53 + 1} (")
         huge = [10**20 + i % 9 for i in range(N)]
         types, notes, found = fitted(written(tmp_path, {"v": huge, "y": Y}, form))
         assert types == {"v": "string"}
         assert found.take(np.arange(N))[0]["v"].to_pylist() == list(map(str, huge))
-        assert notes == (f"taken as categories, since a number holds 16 digits of its whole numbers: 'v', as {10**20}",)
+        assert notes == (
+            f"categorical, because its integers exceed the 16 digits of a 64-bit float: 'v', for instance {10**20}",
+        )
         with pytest.raises(DataError, match=f"target 'v' has the class {2**53 + 1}; whole numbers beyond 2"):
             fitted(written(tmp_path, {"v": beyond, "y": Y}, form), target="v")
 

@@ -1,9 +1,9 @@
-"""The command line: a table in, a model, predictions and a page out.
+"""Command line: fit a table, predict, evaluate, and write reports.
 
-What a command needs is imported when it runs; what can be asked is in :mod:`fathomless.app.commands.arguments`.
+A command imports its modules when it runs. The parser is in :mod:`fathomless.app.commands.arguments`.
 
-Exit codes: 0, also where nothing is asked, which the help answers; 2 for an error of the user's, with one line on
-standard error; 1 for one of ours, and for an experiment that does not show what is expected of it; 130 and 143 after
+Exit codes: 0 for success (without arguments, the help is printed); 2 for an error of the user, with one line on
+standard error; 1 for an internal error, or an experiment that differs from its expected results; 130 and 143 after
 Ctrl-C and SIGTERM.
 """
 
@@ -22,19 +22,19 @@ from typing import Any, NoReturn, cast
 
 from fathomless.app.commands import comparing, explaining, fitted, fitting, reproducing
 from fathomless.app.commands.arguments import parser
-from fathomless.app.commands.flags import spoken
+from fathomless.app.commands.flags import translate_message
 from fathomless.app.commands.printing import Stopped, Terminated, exit_code, say, show, warn
 from fathomless.families import registry
 from fathomless.system.errors import FathomlessError, FileError
 
 __all__ = ["main"]
 
-_DEMO = """442 patients with diabetes: ten measurements, and how far the disease went in a year (Efron et al., 2004).
+_DEMO = """442 patients with diabetes: ten measurements, progression of the disease after a year (Efron et al., 2004).
 
-patients.csv      342 of them, to learn from
-new.csv           the others
-run/              the fit; run/report.html is its page
-predictions.csv   what it says of the others
+patients.csv      342 patients, for the fit
+new.csv           the other 100 patients
+run/              the fit, with the page run/report.html
+predictions.csv   predictions for new.csv
 """
 
 
@@ -44,19 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows the program's name on the command line; by default that of this process.
+        Arguments after the program's name; by default those of this process.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows no minus sign is no reason to stop
+    if isinstance(sys.stdout, io.TextIOWrapper):  # for terminals whose encoding has no minus sign
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _terminable():
+    with _handle_sigterm():
         code = _command(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        if sys.stdout is not None:  # closed by whoever called us
+        if sys.stdout is not None:  # None if the caller has closed it
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads the output has seen enough
-        _mute()
+    except BrokenPipeError:  # the reader of the output has ended, for instance head
+        _discard_output()
     except OSError as error:
-        _mute()
+        _discard_output()
         return _fail("fathomless", f"error: {error}; check the disk and the path", 2)
     return code
 
@@ -77,26 +77,25 @@ def _command(words: list[str]) -> int:
             "reproduce": reproducing.reproduce,
             "demo": _demo,
         }
-        with contextlib.redirect_stderr(io.StringIO()) if _follows() else contextlib.nullcontext():
+        with contextlib.redirect_stderr(io.StringIO()) if _is_follower() else contextlib.nullcontext():
             options = parser(commands).parse_args(words or ["--help"])
         name = f"fathomless {options.command}"
         options.words = words
         with warnings.catch_warnings():
             warnings.showwarning = warn
             return cast(int, options.run(options))
-    except SystemExit as stop:  # argparse has said all
+    except SystemExit as stop:  # argparse has printed the message
         return int(stop.code or 0)
     except Stopped as stop:
         return _fail(name, str(stop), stop.code)
     except KeyboardInterrupt as stop:
-        what = "terminated" if isinstance(stop, Terminated) else "interrupted"
-        kept = "what was saved before is as it was, and nothing is left half written"
-        return _fail(name, f"{what}; {kept}", exit_code(stop))
+        event = "terminated" if isinstance(stop, Terminated) else "interrupted"
+        return _fail(name, f"{event}; existing files are unchanged, unfinished ones were removed", exit_code(stop))
     except BrokenPipeError:
-        _mute()
+        _discard_output()
         return 0
     except FathomlessError as error:
-        return _fail(name, f"error: {spoken(str(error))}", 2)
+        return _fail(name, f"error: {translate_message(str(error))}", 2)
     except OSError as error:
         return _fail(name, f"error: {error}; check the disk and the path", 2)
     except MemoryError:
@@ -104,18 +103,19 @@ def _command(words: list[str]) -> int:
     except Exception as error:
         if os.environ.get("FATHOMLESS_TRACE"):
             raise
-        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return _fail(
             name,
-            f"internal error: {what}. This is a fault of ours: please report it with the trace (FATHOMLESS_TRACE=1)",
+            f"internal error: {reason}. This is a bug in fathomless: please report it with the traceback "
+            "(FATHOMLESS_TRACE=1)",
             1,
         )
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end a command wherever it is as Ctrl-C does: an exception, on whose way files are taken back."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+def _handle_sigterm() -> Iterator[None]:
+    """Raise an exception at SIGTERM, as Ctrl-C does, so that unfinished files are removed."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield
         return
 
@@ -129,8 +129,8 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _follows() -> bool:
-    """Whether this is one of the processes that ``torchrun`` started, and not the first, which speaks for all."""
+def _is_follower() -> bool:
+    """Return True in a process of ``torchrun`` other than the first, which alone prints messages."""
     return "MASTER_ADDR" in os.environ and os.environ.get("RANK", "0") != "0"
 
 
@@ -141,8 +141,8 @@ def _fail(name: str, message: str, code: int) -> int:
     return code
 
 
-def _mute() -> None:
-    """Send what is still to be printed nowhere, so that the end of the process does not complain of it."""
+def _discard_output() -> None:
+    """Redirect standard output to nowhere, so that Python prints no error when it flushes at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -168,14 +168,14 @@ def _demo(given: argparse.Namespace) -> int:
 
     home = Path(given.out)
     if home.exists() and not (home.is_dir() and not any(home.iterdir())):
-        raise FileError(f"{home} is there already; give another --out, or remove it")
+        raise FileError(f"{home} already exists; give another --out, or remove it")
     import numpy as np
 
     io.write_text(home / "README.txt", _DEMO)
     data = datasets.load("diabetes")
     order = np.random.default_rng(0).permutation(len(data.X))
     inputs: dict[str, Any] = dict(zip(data.feature_names, data.X.T, strict=True))
-    frame = columns.tabled({**inputs, "progression": data.y}).take(order)
+    frame = columns.make_table({**inputs, "progression": data.y}).take(order)
     for name, part in (("patients.csv", frame[:342]), ("new.csv", frame[342:])):
         with writer(home / name) as write:
             write(part)

@@ -1,10 +1,11 @@
-r"""Every family, baseline and peer on one table, cross-validated and ranked.
+r"""Comparison of all families, baselines and simple models on one table by cross-validation.
 
-Rows are dealt into folds once, copies of a row into the same one (:mod:`fathomless.data.duplicates`) and classes in
-proportion. Every method predicts each fold after it was fitted to the others, as it comes; but categories that a
-training did not see count as missing, so that no fold has to be refused. Methods are ranked by the mean log density of
-all rows, in nats, in units of the table. The error of the difference to the best is that of the mean over rows of
-:math:`\\log p_a(y_i) - \\log p_b(y_i)`; rows count as independent, and trainings that share rows do not make it larger.
+Rows are assigned to stratified folds once, with all copies of a row in the same fold
+(:mod:`fathomless.data.duplicates`). Every method has its default options and predicts each fold after a fit to the
+other folds. Levels that are not in the training rows count as missing, so that every fold can be predicted. Methods are
+ranked by the mean log density of all rows, in nats, with the target in its own unit. The standard error of the
+difference to the best method is that of the mean over rows of :math:`\\log p_a(y_i) - \\log p_b(y_i)`. It treats rows
+as independent, and does not include the correlation of fits that share training rows.
 """
 
 import hashlib
@@ -37,31 +38,31 @@ from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.jobs import run_parts
 from fathomless.system.progress import Progress
 
-__all__ = ["LONG", "Compared", "Comparison", "compare", "held_out", "method", "methods_for"]
+__all__ = ["LONG", "Compared", "Comparison", "compare", "evaluate_split", "method", "methods_for"]
 
-#: Rows above which chains over graphs, which take minutes or hours, are compared only if they are named.
+#: Maximum number of rows for Markov chains over graphs in the default comparison; they take minutes or hours.
 LONG = 300
 _SLOW = "graph"
-_LEAST = 20  # rows
+_LEAST = 20  # minimum number of rows
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What one method did.
+    """Result of one method.
 
     Attributes
     ----------
     name, title : str
-        Of the method.
+        Name and title of the method.
     scores : mapping of str to Score
-        "log_likelihood" with its error over rows; others are means over folds with the error of that mean.
+        "log_likelihood" with its standard error over rows; others are means over folds with the error of that mean.
     behind : Score
-        Log density of the best method less that of this one, mean over rows, paired.
+        Log density of the best method minus that of this one: paired mean over rows.
     fit_seconds, predict_seconds : float
-        Mean over folds.
+        Mean times over folds.
     failed : str
-        Why there are no scores, if there are none.
+        Error message of a method without scores, otherwise "".
     """
 
     name: str
@@ -75,18 +76,18 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods on one table.
+    """Comparison of methods on one table.
 
     Attributes
     ----------
     task : str
         "classification" or "regression".
     rows, folds : int
-        How many there are.
+        Number of rows and of folds.
     methods : tuple of Compared
-        The best first, those that failed last.
+        Methods by log-likelihood, the best first, failed ones last.
     notes : tuple of str
-        What was left out, and why.
+        Notes on omitted methods and rows.
     """
 
     task: str
@@ -96,29 +97,28 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the ranks as columns, for a data frame; None where a method failed."""
+        """Return the results as columns, for a data frame; values of failed methods are None."""
         names = list(dict.fromkeys(name for method in self.methods for name in method.scores))
-        found: dict[str, list[Any]] = {"method": [method.name for method in self.methods]}
+        table: dict[str, list[Any]] = {"method": [method.name for method in self.methods]}
         for name in names:
-            each = [method.scores.get(name) for method in self.methods]
-            found[name] = [None if score is None else score.value for score in each]
-            found[f"{name}_error"] = [None if score is None else score.error for score in each]
-        done = [not method.failed for method in self.methods]
-        found["behind"] = [m.behind.value if ok else None for m, ok in zip(self.methods, done, strict=True)]
-        found["behind_error"] = [m.behind.error if ok else None for m, ok in zip(self.methods, done, strict=True)]
+            scores = [method.scores.get(name) for method in self.methods]
+            table[name] = [None if score is None else score.value for score in scores]
+            table[f"{name}_error"] = [None if score is None else score.error for score in scores]
+        table["behind"] = [None if m.failed else m.behind.value for m in self.methods]
+        table["behind_error"] = [None if m.failed else m.behind.error for m in self.methods]
         for name in ("fit_seconds", "predict_seconds"):
-            found[name] = [getattr(m, name) if ok else None for m, ok in zip(self.methods, done, strict=True)]
-        return {**found, "failed": [method.failed for method in self.methods]}
+            table[name] = [None if m.failed else getattr(m, name) for m in self.methods]
+        return {**table, "failed": [method.failed for method in self.methods]}
 
 
 def methods_for(task: str, rows: int) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the methods that are compared by default, with their titles; and what was left out, and why."""
-    known = _known(task)
+    """Return the methods of the default comparison with their titles, and notes on omitted methods."""
+    known = _methods(task)
     if rows <= LONG or _SLOW not in known:
         return known, ()
     return (
         {name: title for name, title in known.items() if name != _SLOW},
-        (f"{_SLOW} was left out: its chains take long on more than {LONG} rows; name it among the methods to have it",),
+        (f"{_SLOW} was omitted: it takes long on more than {LONG} rows; name it in the methods to include it",),
     )
 
 
@@ -140,30 +140,30 @@ def compare(
     Parameters
     ----------
     X : array or data frame, shape (N, C)
-        As estimators take it.
+        Features, as for ``fit`` of the estimators.
     y : array, shape (N,)
         Class labels, or numbers.
     task : {"classification", "regression"}
-        What y is.
+        Task.
     methods : sequence of str
-        Names of families, baselines and :data:`~fathomless.app.peers.PEERS`; all that are not too slow by default.
+        Names of families, baselines and :data:`~fathomless.app.peers.PEERS`; by default all that are not too slow.
     folds : int
-        K, at least 2.
+        Number of folds, at least 2.
     seed : int
-        Of the folds and of every fit.
+        Seed of the folds and of every fit.
     jobs : int
-        Processes; each works with one thread.
+        Number of processes, with one thread each.
     groups : array, shape (N,), optional
-        Rows of a group share a fold.
+        Group of each row; rows of a group share a fold.
     out : path, optional
-        Folder in which what is done is kept, and taken up again.
+        Folder for finished fits, from which an interrupted comparison resumes.
     progress : Progress, optional
-        Display.
+        Progress display.
 
     Raises
     ------
     DataError
-        For methods that are not known, too few rows, a table that cannot be read, and a folder of another comparison.
+        For unknown methods, too few rows, a table that cannot be read, and the folder of another comparison.
 
     Examples
     --------
@@ -180,107 +180,117 @@ def compare(
         raise DataError(f"{len(z)} rows were given for {folds} folds; at least {max(_LEAST, 2 * folds)} are needed")
     chosen, notes = methods_for(task, len(z))
     if methods:
-        chosen, notes = _named(methods, task), ()
+        chosen, notes = _select_methods(methods, task), ()
     schema = fit_schema(X)
     x = encode(schema, X)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # of rows in no fold, which are told below
+        warnings.simplefilter("ignore", DataWarning)  # about rows in no fold; there is a note on them below
         together = not repeats(x, z, None, schema).observations
-        own = None if groups is None else np.asarray(groups)
-        dealt = fold_rows(x, z, folds, 1, seed, groups=own, together=together)[0].numpy()
-    folds = int(dealt.max()) + 1  # as many as groups, if these are fewer
+        group_numbers = None if groups is None else np.asarray(groups)
+        fold_numbers = fold_rows(x, z, folds, 1, seed, groups=group_numbers, together=together)[0].numpy()
+    folds = int(fold_numbers.max()) + 1  # the number of groups, if that is smaller
+    # The digest of the encoded table identifies a comparison, so that a folder is not resumed with other data.
     digest = hashlib.sha256(np.ascontiguousarray(x).tobytes() + np.ascontiguousarray(z).tobytes()).hexdigest()
-    parts = {f"{name}/{k}": partial(_part, name, task, seed, X, y, dealt, k) for name in chosen for k in range(folds)}
+    parts = {
+        f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, fold_numbers, k)
+        for name in chosen
+        for k in range(folds)
+    }
     if groups is not None:
-        digest = hashlib.sha256(digest.encode() + dealt.tobytes()).hexdigest()
+        digest = hashlib.sha256(digest.encode() + fold_numbers.tobytes()).hexdigest()
     settings = {"seed": seed, "folds": folds, "table": digest, "version": __version__}
-    found, _ = run_parts(parts, settings=settings, out=out, progress=progress, jobs=jobs)
-    each = {name: [found[f"{name}/{k}"] for k in range(folds)] for name in chosen}
-    tested = int((dealt >= 0).sum())
+    results, _ = run_parts(parts, settings=settings, out=out, progress=progress, jobs=jobs)
+    by_method = {name: [results[f"{name}/{k}"] for k in range(folds)] for name in chosen}
+    tested = int((fold_numbers >= 0).sum())
     if tested < len(z):
-        notes = (*notes, f"{len(z) - tested} rows of rare classes were in every training, and are not tested")
-    return Comparison(task, tested, folds, _ranked(each, chosen), notes)
+        notes = (*notes, f"{len(z) - tested} rows of rare classes were training rows in all folds, and are not tested")
+    return Comparison(task, tested, folds, _rank(by_method, chosen), notes)
 
 
-def _known(task: str) -> dict[str, str]:
+def _methods(task: str) -> dict[str, str]:
     families = {name: family.title for name, family in registry.families().items() if task in family.tasks}
     return {**families, **PEERS}
 
 
-def _named(methods: Sequence[str], task: str) -> dict[str, str]:
-    known, methods = _known(task), [registry.full_name(name) for name in methods]
+def _select_methods(methods: Sequence[str], task: str) -> dict[str, str]:
+    known = _methods(task)
     if unknown := [name for name in methods if name not in known]:
         raise DataError(f"methods={unknown[0]!r} was given; allowed for a {task} are {', '.join(known)}")
     return {name: known[name] for name in dict.fromkeys(methods)}
 
 
-class _Watched:
-    """An estimator that keeps what it predicts, so that rows are predicted once."""
+class _Recorder:
+    """Estimator that records its predictions and their time, so that rows are predicted only once."""
 
     def __init__(self, estimator: Any) -> None:
-        self.estimator, self.target_, self.found, self.seconds = estimator, estimator.target_, list[Any](), 0.0
+        self.estimator = estimator
+        self.target_ = estimator.target_
+        self.predictions = list[Any]()
+        self.seconds = 0.0
 
     def predict_dist(self, X: Any) -> Any:
         """Predict rows."""
         start = time.perf_counter()
-        self.found.append(self.estimator.predict_dist(X))
+        self.predictions.append(self.estimator.predict_dist(X))
         self.seconds += time.perf_counter() - start
-        return self.found[-1]
+        return self.predictions[-1]
 
 
-def _part(name: str, task: str, seed: int, X: Any, y: Any, dealt: Array, fold: int) -> dict[str, Any]:
-    """Fit one method to all folds but one; return its log densities of that fold, its scores and times."""
-    train, test = np.flatnonzero(dealt != fold), np.flatnonzero(dealt == fold)
+def _fit_fold(name: str, task: str, seed: int, X: Any, y: Any, fold_numbers: Array, fold: int) -> dict[str, Any]:
+    """Fit one method to all folds except one; return its log densities on that fold, its scores and times."""
+    train, test = np.flatnonzero(fold_numbers != fold), np.flatnonzero(fold_numbers == fold)
     rows = [(take(X, part), take(y, part)) for part in (train, test)]
     torch.set_num_threads(1)
-    return held_out(partial(method, name, task, seed), *rows)
+    return evaluate_split(partial(method, name, task, seed), *rows)
 
 
-def held_out(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[Any, Any]) -> dict[str, Any]:
-    """Fit an estimator to rows, and score it on others.
+def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[Any, Any]) -> dict[str, Any]:
+    """Fit an estimator to training rows, and score it on test rows.
 
     Parameters
     ----------
     make : callable
-        Returns the estimator, or anything with ``fit``, ``target_`` and ``predict_dist``.
+        Function that returns the estimator, or an object with ``fit``, ``target_`` and ``predict_dist``.
     train, test : tuple of a table and its target
-        Both have the same columns.
+        Training and test rows, with the same columns.
 
     Returns
     -------
     dict
-        "log_density" of each row of `test`, "scores", "fit_seconds" and "predict_seconds"; or "failed", the reason.
+        "log_density" of each row of `test`, "scores", "fit_seconds" and "predict_seconds"; or "failed", the error.
 
     Examples
     --------
     >>> rows = np.arange(40.0)[:, None]
-    >>> sorted(held_out(lambda: method("linear", "regression", 0), (rows, rows[:, 0]), (rows, rows[:, 0])))
+    >>> sorted(evaluate_split(lambda: method("linear", "regression", 0), (rows, rows[:, 0]), (rows, rows[:, 0])))
     ['fit_seconds', 'log_density', 'predict_seconds', 'scores']
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of one fit among many
+            warnings.simplefilter("ignore")  # there is one fit for each method and fold
             start = time.perf_counter()
             fitted = make().fit(*train)
             seconds = time.perf_counter() - start
-            watched = _Watched(fitted)
-            found = evaluate(cast(PredictiveEstimator, watched), *test, name="new rows")
-            truth, first, log_p = test[1], 0, list[float]()
-            for p in watched.found:
+            recorder = _Recorder(fitted)
+            evaluation = evaluate(cast(PredictiveEstimator, recorder), *test, name="new rows")
+            truth = test[1]
+            first = 0
+            log_p = list[float]()
+            for p in recorder.predictions:
                 log_p += p.log_prob(truth[first : first + len(p)]).tolist()
                 first += len(p)
-    except (Exception, RecursionError) as error:  # of one method: the others go on, and it is told
+    except (Exception, RecursionError) as error:  # one failed method does not end the comparison
         return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     return {
         "log_density": log_p,
-        "scores": {key: score.value for key, score in found.scores.items()},
+        "scores": {key: score.value for key, score in evaluation.scores.items()},
         "fit_seconds": seconds,
-        "predict_seconds": watched.seconds,
+        "predict_seconds": recorder.seconds,
     }
 
 
 def method(name: str, task: str, seed: int, **options: Any) -> Any:
-    """Return a family, a baseline or a peer as it comes, but for `options`; new categories count as missing.
+    """Return a family, a baseline or a simple model with default options except `options`; new levels are missing.
 
     Examples
     --------
@@ -294,10 +304,11 @@ def method(name: str, task: str, seed: int, **options: Any) -> Any:
     return registry.estimator_class(family.tasks[task])(random_state=seed, **{**unseen, **options})
 
 
-def _ranked(each: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str, str]) -> tuple[Compared, ...]:
-    """Order methods by the mean log density of all rows; those that failed in any fold come last."""
-    log_p, done = dict[str, Array](), dict[str, dict[str, Any]]()
-    for name, folds in each.items():
+def _rank(by_method: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str, str]) -> tuple[Compared, ...]:
+    """Sort methods by the mean log density of all rows; methods that failed in a fold are last."""
+    log_p = dict[str, Array]()
+    done = dict[str, dict[str, Any]]()
+    for name, folds in by_method.items():
         if not any("failed" in fold for fold in folds):
             log_p[name] = np.concatenate([fold["log_density"] for fold in folds])
             sizes = [len(fold["log_density"]) for fold in folds]
@@ -308,22 +319,22 @@ def _ranked(each: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str
             }
     order = sorted(done, key=lambda name: -log_p[name].mean())
     ranked = [Compared(name, titles[name], behind=_mean(log_p[order[0]] - log_p[name]), **done[name]) for name in order]
-    lost = [
-        Compared(name, titles[name], {}, Score(math.nan, None), 0.0, 0.0, next(filter(None, reasons)))
-        for name, reasons in ((name, [fold.get("failed") for fold in folds]) for name, folds in each.items())
-        if name not in done
-    ]
-    return (*ranked, *lost)
+    failed = []
+    for name, folds in by_method.items():
+        if name not in done:
+            reason = next(fold["failed"] for fold in folds if fold.get("failed"))
+            failed.append(Compared(name, titles[name], {}, Score(math.nan, None), 0.0, 0.0, reason))
+    return (*ranked, *failed)
 
 
 def _scores(folds: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Score]:
-    """Average scores over folds, weighed by their rows; one that a fold lacks is left out."""
+    """Average scores over folds, weighted by numbers of rows; a score that is not in all folds is omitted."""
     names = [name for name in folds[0]["scores"] if all(name in fold["scores"] for fold in folds)]
-    found = {}
+    scores = {}
     for name in names:
         values = np.array([fold["scores"][name] for fold in folds])
-        found[name] = Score(float(np.average(values, weights=sizes)), standard_error(values))
-    return found
+        scores[name] = Score(float(np.average(values, weights=sizes)), standard_error(values))
+    return scores
 
 
 def _mean(values: Array) -> Score:

@@ -1,6 +1,7 @@
-"""What a second pair of eyes would say of a fit: findings, each with what was seen and what to do about it.
+"""Automatic checks of a fitted estimator: findings with title, detail and remedy.
 
-Every rule is a small function of what is public about a fit. None trains anything, and none proves that a fit is good.
+Every rule is a small function of the public attributes of a fit. No rule trains a model. The absence of findings does
+not prove that a fit is good.
 """
 
 import math
@@ -22,22 +23,22 @@ from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise
 
 __all__ = ["diagnose"]
 
-_FEW_ROWS = 60  # below which the estimators hold out none
+_FEW_ROWS = 60  # the estimators hold out no rows of fewer
 _FEW_IN_CLASS = 10
-_FEW_STEPS = 100  # Adam moves a weight by at most the learning rate in each
+_FEW_STEPS = 100  # a step of Adam changes a weight by at most the learning rate
 _FEW_SCORES = 20
-_ERRORS = 3.0  # standard errors that count as more than chance
-_BEYOND = 0.5 * math.erfc(_ERRORS / math.sqrt(2.0))  # probability beyond them
-_COMPARABLE = 20  # unseen rows below which nothing is said of other rows: they chose the noise and the epoch too
-#: Standard errors that count as more than chance of the share of rows inside intervals of a level.
+_ERRORS = 3.0  # number of standard errors of a significant difference
+_BEYOND = 0.5 * math.erfc(_ERRORS / math.sqrt(2.0))  # one-sided probability beyond them
+_COMPARABLE = 20  # minimum number of rows of a reference: fewer rows also chose noise and epoch, and are no comparison
+#: Number of standard errors of a significant difference between coverage and level, by level.
 TOLERATED = {0.9: 3.0, 0.5: 3.5}
-_KOLMOGOROV = 1.95  # its distance times root N exceeds this with probability 0.001
+_KOLMOGOROV = 1.95  # the Kolmogorov distance times root N exceeds this with probability 0.001
 _SIMULATIONS = 4000
-_CHANCE = 0.995  # quantile of the calibration error that sampling alone gives
-_MATERIAL = 0.02  # shares, and nats per row and target, below which a difference does not matter
+_CHANCE = 0.995  # quantile of the calibration error under perfect calibration
+_MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row and target
 _LARGE = 0.05
 _UNSEEN = ("held-out rows", "out-of-fold rows")
-_OTHER_KIND = "See how they differ (units, time, place, the way they were chosen), and train on rows like them."
+_SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
 
 
 def diagnose(
@@ -49,40 +50,40 @@ def diagnose(
     classes: Mapping[str, int] | None = None,
     linear: Score | None = None,
 ) -> tuple[Finding, ...]:
-    """Look a fitted estimator over.
+    """Check a fitted estimator for common problems.
 
     Parameters
     ----------
     estimator : Estimator
-        Fitted. Rules about its structure are those of its family.
+        Fitted estimator. The rules about its structure are those of its family.
     evaluations : sequence of Evaluation
-        Of rows that the network was not trained on: held out, or new.
+        Evaluations on rows outside the training: held-out, out-of-fold or new rows.
     training : Evaluation, optional
-        Of the rows that it was trained on; without it nothing is said of overfitting.
+        Evaluation on the training rows; without it overfitting is not checked.
     rows : int, optional
-        How many rows were given to ``fit``; by default those of `training`.
+        Number of rows that were given to ``fit``; by default that of `training`.
     classes : mapping of str to int, optional
-        How many of them each class has; by default as in `training`.
+        Number of rows of each class; by default as in `training`.
     linear : Score, optional
-        Nats per row by which a linear model is behind on unseen rows.
+        Mean log density of the fit minus that of a linear model on the same unseen rows, in nats per row.
 
     Returns
     -------
     tuple of Finding
-        Problems first. Empty if nothing was found, which is NOT a proof that nothing is wrong.
+        Findings, problems first. An empty tuple does NOT prove that the fit is good.
 
     Examples
     --------
     >>> import warnings
     >>> from fathomless import UnboundedDepthRegressor
     >>> x = np.linspace(0, 1, 20)
-    >>> with warnings.catch_warnings(action="ignore"):  # which say the same
+    >>> with warnings.catch_warnings(action="ignore"):  # the warnings have the same content as the findings
     ...     hasty = UnboundedDepthRegressor(structure_from="elbo", width=4, epochs=3, random_state=0).fit(x[:, None], x)
     >>> for finding in diagnose(hasty, [], rows=20):
     ...     print(f"{finding.severity}: {finding.title}")
-    problem: The training was short
+    problem: Short training
     problem: Depth has not moved
-    advice: No rows were held out
+    advice: No held-out rows
     """
     if training is not None:
         rows = training.rows if rows is None else rows
@@ -91,59 +92,60 @@ def diagnose(
     given = estimator._current_options(deep=True)
     summary = FitSummary(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
-    own = [] if family.findings is None else [family.find(family.findings)]
-    rules = (*_RULES, *(_OF_TRAINING if summary.trained else ()), *own)
-    found = [finding for rule in rules for finding in rule(summary)]
-    return tuple(sorted(found, key=lambda finding: finding.severity != "problem"))
+    family_rules = [] if family.findings is None else [family.find(family.findings)]
+    rules = (*_RULES, *(_OF_TRAINING if summary.trained else ()), *family_rules)
+    findings = [finding for rule in rules for finding in rule(summary)]
+    return tuple(sorted(findings, key=lambda finding: finding.severity != "problem"))
 
 
 # ------------------------------------------------------------------------------------------- the training
 
 
-def _short(summary: FitSummary) -> Iterator[Finding]:
+def _short_training(summary: FitSummary) -> Iterator[Finding]:
     steps = int(summary.history[-1]["step"])
     if steps < _FEW_STEPS:
         yield Finding(
             "problem",
-            "The training was short",
-            f"It took {steps} steps in {summary.estimator.n_iter_} epochs; some thousand steps are usual.",
-            f"Raise {summary.show('epochs')}.",
+            "Short training",
+            f"{steps} steps in {summary.estimator.n_iter_} epochs; a few thousand steps are usual.",
+            f"Raise {summary.now('epochs')}.",
         )
 
 
-def _rising(summary: FitSummary) -> Iterator[Finding]:
+def _ended_before_convergence(summary: FitSummary) -> Iterator[Finding]:
     scores = summary.scores
     before = scores[: math.floor(0.8 * len(scores))]
     if summary.stopped or not before:
         return
     gain = max(scores) - max(before)
-    if gain > _LARGE * _columns(summary.estimator):
+    if gain > _LARGE * _count_targets(summary.estimator):
         yield Finding(
             "problem",
-            "The training ended too soon",
-            f"In its last fifth the log-likelihood of the held-out rows still rose by {gain:.2g} nats per row.",
-            f"Raise {summary.show('epochs')}.",
+            "Training ended before convergence",
+            f"The log-likelihood of the held-out rows rose by {gain:.2g} nats per row in the last fifth of the epochs.",
+            f"Raise {summary.now('epochs')}.",
         )
 
 
-def _hasty(summary: FitSummary) -> Iterator[Finding]:
+def _stopped_after_few_epochs(summary: FitSummary) -> Iterator[Finding]:
     scores = summary.scores
     best = int(np.argmax(scores)) + 1 if scores else 0
     if summary.stopped and scores and (len(scores) < _FEW_SCORES or best <= 2):
         lower = f" or lower {summary.show('learning_rate')}" if best <= 2 else ""
         yield Finding(
             "advice",
-            "The training stopped early",
-            f"It ended after {summary.estimator.n_iter_} of {summary.epochs} epochs and {len(scores)} validation "
-            f"scores. Score number {best} was the best; the fit has the state of that epoch.",
-            f"Raise {summary.now('patience')}{lower}. If nothing changes, the columns may say little about the target.",
+            "Early stopping after few epochs",
+            f"The training ended after {summary.estimator.n_iter_} of {summary.epochs} epochs and {len(scores)} "
+            f"validation scores. Score number {best} was the best, and its network was kept.",
+            f"Raise {summary.now('patience')}{lower}. If nothing changes, the columns may have little information on "
+            "the target.",
         )
 
 
 # ---------------------------------------------------------------------------------------------- the rows
 
 
-def _nothing_held_out(summary: FitSummary) -> Iterator[Finding]:
+def _no_held_out_rows(summary: FitSummary) -> Iterator[Finding]:
     share = summary.given["validation_fraction"]
     by_choice = share == type(summary.estimator).validation_fraction == 0.0  # of the family
     if by_choice or summary.estimator.validation_score_ is not None:
@@ -151,10 +153,10 @@ def _nothing_held_out(summary: FitSummary) -> Iterator[Finding]:
     few = share == "auto" or share > 0.0 if summary.rows is None else summary.rows < _FEW_ROWS
     yield Finding(
         "advice",
-        "No rows were held out",
-        f"{f'Of fewer than {_FEW_ROWS} rows none are' if few else 'All rows were used for training'}. The last epoch "
-        "was kept, whether or not it was the best, and the uncertainty was not calibrated.",
-        "Collect more rows." if few else f"Raise {summary.show('validation_fraction')} to 0.1.",
+        "No held-out rows",
+        f"{f'No rows are held out of fewer than {_FEW_ROWS}' if few else 'All rows were used for training'}. The last "
+        "epoch was kept without early stopping, and the uncertainty was not calibrated.",
+        "Collect more rows." if few else f"Raise {summary.now('validation_fraction')} to 0.1.",
     )
 
 
@@ -162,53 +164,53 @@ def _few_rows(summary: FitSummary) -> Iterator[Finding]:
     if summary.rows is not None and summary.rows < FEW_ROWS:
         yield Finding(
             "problem",
-            "Hardly any rows",
-            f"{summary.rows} rows were given. Fewer than {FEW_ROWS} hardly tell how far predictions are off: "
-            "probabilities of new rows are too sure, and 90 % intervals may hold only 50 to 85 % of them.",
+            "Very few rows",
+            f"{summary.rows} rows. With fewer than {FEW_ROWS} rows the size of the errors is hardly known: predicted "
+            "probabilities are overconfident, and the coverage of 90 % intervals may be only 50 to 85 %.",
             "Collect more rows.",
         )
 
 
-def _cells_far_from_the_others(summary: FitSummary) -> Iterator[Finding]:
+def _outliers(summary: FitSummary) -> Iterator[Finding]:
     limits = {c.name: c.limits for c in summary.estimator.schema_.columns if c.limits is not None}
     if limits:
         name, (low, high) = next(iter(limits.items()))
         yield Finding(
             "problem",
-            "A few cells lie far from all others",
-            f"They are in {some(list(limits))}, and do not count for mean and scale of their columns; values of {name} "
-            f"below {low:.6g} or above {high:.6g} are taken for these numbers.",
-            "If such a value (-999, 1e6) means that there is none, leave the cells empty. If it is a mistake, correct "
+            "Extreme outliers in columns",
+            f"Columns with outliers: {some(list(limits))}. The outliers are excluded from the mean and scale of their "
+            f"column and clipped; limits of {name}: {low:.6g} and {high:.6g}.",
+            "If such a value (-999, 1e6) stands for a missing value, leave the cells empty. If it is an error, correct "
             "it.",
         )
 
 
-def _few_for_the_columns(summary: FitSummary) -> Iterator[Finding]:
+def _fewer_rows_than_features(summary: FitSummary) -> Iterator[Finding]:
     width = summary.estimator.schema_.width
     if summary.rows is not None and summary.rows < width:
         yield Finding(
             "advice",
             "Fewer rows than features",
-            f"{summary.rows} rows were given, and their columns are encoded as {width:,} features.",
-            f"Drop columns, lower {summary.show('max_levels')}, or collect more rows.",
+            f"{summary.rows} rows; the columns are encoded as {width:,} features.",
+            f"Drop columns, lower {summary.now('max_levels')}, or collect more rows.",
         )
 
 
-def _equal_rows(summary: FitSummary) -> Iterator[Finding]:
-    told = summary.estimator.fit_diagnostics_.repeats
-    if told is None:
+def _duplicate_rows(summary: FitSummary) -> Iterator[Finding]:
+    duplicates = summary.estimator.fit_diagnostics_.repeats
+    if duplicates is None:
         return
-    share = "" if summary.rows is None else f" of {summary.rows:,}"
-    equal = f"{told.rows:,}{share} rows are equal to another row, target included. "
-    if told.kind == "observations":
-        detail = "Chance explains that, so they are treated as observations, each assigned to a fold by itself."
+    total = "" if summary.rows is None else f" of {summary.rows:,}"
+    count = f"{duplicates.rows:,}{total} rows are equal to another row, including the target. "
+    if duplicates.kind == "observations":
+        detail = "So many are expected by chance; they are treated as observations and assigned to folds separately."
     else:
-        detail = "Chance does not explain that, so they are treated as copies, which stay together in every fold."
+        detail = "More than expected by chance; they are treated as copies and assigned to the same fold."
     yield Finding(
         "advice",
-        "Rows are repeated",
-        equal + detail,
-        "If that is wrong, give groups: one number for all copies of a row, different numbers for observations.",
+        "Duplicate rows",
+        count + detail,
+        "If this is wrong, give groups: one number for all copies of a row, different numbers for observations.",
     )
 
 
@@ -218,9 +220,9 @@ def _few_in_a_class(summary: FitSummary) -> Iterator[Finding]:
         yield Finding(
             "advice",
             "Classes with few rows",
-            f"{len(rare)} of {len(summary.classes)} classes have fewer than {_FEW_IN_CLASS} rows, at least "
-            f"{min(rare.values())}: {some(list(rare))}. Their probabilities are rough, and so are scores of them.",
-            "Collect more of them, or join them with others.",
+            f"{len(rare)} of {len(summary.classes)} classes have fewer than {_FEW_IN_CLASS} rows (minimum "
+            f"{min(rare.values())}): {some(list(rare))}. Their probabilities and scores are imprecise.",
+            "Collect more rows of these classes, or merge them with others.",
         )
 
 
@@ -228,20 +230,24 @@ def _few_in_a_class(summary: FitSummary) -> Iterator[Finding]:
 
 
 def _no_better_than_constant(summary: FitSummary) -> Iterator[Finding]:
-    for found in summary.preferred_evaluations:
-        ours, theirs = found.scores["log_likelihood"], found.baseline["log_likelihood"]
-        gain = ours.value - theirs.value
-        if gain > math.hypot(ours.error or 0.0, theirs.error or 0.0):
+    for evaluation in summary.judged:
+        fit, constant = evaluation.scores["log_likelihood"], evaluation.baseline["log_likelihood"]
+        gain = fit.value - constant.value
+        if gain > math.hypot(fit.error or 0.0, constant.error or 0.0):
             continue
-        of_task = {"classification": "class frequencies", "density": "means and covariances, as a normal law"}
-        what = of_task.get(found.task, "mean and standard deviation")
+        predictions = {
+            "classification": "the class frequencies",
+            "density": "a Gaussian with the means and covariances",
+        }
+        prediction = predictions.get(evaluation.task, "the mean and standard deviation")
         yield Finding(
             "advice" if gain > 0.0 else "problem",
-            f"{'Hardly' if gain > 0.0 else 'No'} better than a constant prediction on {found.name}",
-            f"The log-likelihood is {ours.value:.3g}{_plus_minus(ours.error)} nats per row; the {what} of these rows, "
-            f"given to every row, have {theirs.value:.3g}{_plus_minus(theirs.error)}.",
-            "Check that it is the right target, that no rows were shuffled against it, and that the columns can tell "
-            f"of it. If training rows are predicted far better: {_against_overfitting(summary)}",
+            f"{'Hardly' if gain > 0.0 else 'No'} better than a constant prediction on {evaluation.name}",
+            f"Log-likelihood {fit.value:.3g}{_plus_minus(fit.error)} nats per row; {prediction} of these rows: "
+            f"{constant.value:.3g}{_plus_minus(constant.error)}.",
+            "Check that the target is the right one, that targets and rows are in the same order, and that the columns "
+            "have information on the target. If the scores of the training rows are much better: "
+            f"{_against_overfitting(summary)}",
         )
 
 
@@ -252,64 +258,65 @@ def _behind_linear(summary: FitSummary) -> Iterator[Finding]:
     yield Finding(
         "problem",
         "A linear model predicts better",
-        f"On rows that neither was fitted to, a linear model is ahead by {-lead.value:.2g}{_plus_minus(lead.error)} "
-        "nats per row.",
-        "Take the linear model, unless you need what it has not. With few rows or much noise a straight line can be "
-        "all that the data hold; more rows change that.",
+        "The log-likelihood of a linear model on rows outside the training is "
+        f"{-lead.value:.2g}{_plus_minus(lead.error)} nats per row higher.",
+        "Use the linear model, unless you need the uncertainties of this fit. With few rows or large noise a network "
+        "may not find more than a linear effect; collect more rows.",
     )
 
 
-def _overfitted(summary: FitSummary) -> Iterator[Finding]:
-    """Compare unseen rows with those of the training, where they have no better comparison."""
-    for found in summary.evaluations:
-        if summary.training is None or _reference(summary, found) is not None:
+def _overfitting(summary: FitSummary) -> Iterator[Finding]:
+    """Compare rows outside the training with the training rows, if there is no better reference."""
+    for evaluation in summary.evaluations:
+        if summary.training is None or _reference(summary, evaluation) is not None:
             continue
-        if (loss := _loss(summary.training, found)) is not None:
-            yield Finding("problem", "Overfitted", f"{loss}.", _sentence(_against_overfitting(summary)))
+        if (loss := _loss(summary.training, evaluation)) is not None:
+            yield Finding("problem", "Overfitting", f"{loss}.", _sentence(_against_overfitting(summary)))
 
 
-def _unlike(summary: FitSummary) -> Iterator[Finding]:
-    """Compare the rows of a file with those that the networks did not see while they were fitted."""
-    for found in summary.evaluations:
-        reference = _reference(summary, found)
+def _distribution_shift(summary: FitSummary) -> Iterator[Finding]:
+    """Compare the rows of a file with the held-out or out-of-fold rows of the fit."""
+    for evaluation in summary.evaluations:
+        reference = _reference(summary, evaluation)
         if reference is None or reference.rows < _COMPARABLE:
             continue
-        if (loss := _loss(reference, found)) is not None:
-            yield Finding(
-                "problem", f"The rows of {found.name} are unlike those of the training", f"{loss}.", _OTHER_KIND
-            )
+        if (loss := _loss(reference, evaluation)) is not None:
+            yield Finding("problem", f"Distribution shift on {evaluation.name}", f"{loss}.", _SHIFT_REMEDY)
 
 
-def _reference(summary: FitSummary, found: Evaluation) -> Evaluation | None:
-    """Return rows of the training that were held out or out of fold, as a comparison for those of a file.
+def _reference(summary: FitSummary, evaluation: Evaluation) -> Evaluation | None:
+    """Return the held-out or out-of-fold rows as the reference for the rows of a file; otherwise None.
 
-    Training rows serve badly: whatever a fit gains on them by overfitting would be put down to the file.
+    Training rows are no reference: overfitting raises their score, and the difference would be attributed to the file.
     """
     unseen = [other for other in summary.evaluations if other.name in _UNSEEN]
-    return unseen[0] if unseen and found.name not in _UNSEEN else None
+    return unseen[0] if unseen and evaluation.name not in _UNSEEN else None
 
 
-def _loss(reference: Evaluation, found: Evaluation) -> str | None:
-    """Say by how much rows are predicted worse than others, if it is much and beyond chance."""
-    theirs, ours = (rows.scores["log_likelihood"] for rows in (reference, found))
-    learned, gained = (
-        rows.scores["log_likelihood"].value - rows.baseline["log_likelihood"].value for rows in (reference, found)
-    )
-    lost = min(learned - gained, theirs.value - ours.value)
-    error, errors = _difference_error((reference, theirs.error), (found, ours.error))
-    if lost <= max(errors * error, _LARGE * len(found.targets), 0.5 * learned):
+def _loss(reference: Evaluation, evaluation: Evaluation) -> str | None:
+    """Return a text on the decrease of the log-likelihood against a reference, if it is large and significant.
+
+    The gain over a constant prediction is compared as well as the log-likelihood itself. A file whose targets vary more
+    or less than those of the reference has another log-likelihood even if it is predicted equally well.
+    """
+    rows = (reference, evaluation)
+    expected, observed = (part.scores["log_likelihood"] for part in rows)
+    expected_gain, gain = (part.scores["log_likelihood"].value - part.baseline["log_likelihood"].value for part in rows)
+    loss = min(expected_gain - gain, expected.value - observed.value)
+    error, errors = _difference_error((reference, expected.error), (evaluation, observed.error))
+    if loss <= max(errors * error, _LARGE * len(evaluation.targets), 0.5 * expected_gain):
         return None
     return (
-        f"Over a constant prediction, {reference.name} gain {learned:.2g} nats each, and {found.name} {gained:.2g}; "
-        f"the standard error of the difference is {error:.2g}"
+        f"Gain over a constant prediction, in nats per row: {expected_gain:.2g} on {reference.name}, {gain:.2g} on "
+        f"{evaluation.name}; standard error of the difference {error:.2g}"
     )
 
 
 def _difference_error(*parts: tuple[Evaluation, float | None]) -> tuple[float, float]:
-    """Return the standard error of a difference of means, and how many of them count as more than chance.
+    """Return the standard error of a difference of means, and the number of standard errors of a significant one.
 
-    These are three where both means are of many rows. The error of a mean of few rows is uncertain itself. Then it is
-    the quantile of Student's law with the degrees of freedom of Welch and Satterthwaite.
+    This number is three if both means are of many rows. The error of a mean of few rows is itself uncertain; the number
+    is then the quantile of Student's t with the degrees of freedom of Welch and Satterthwaite.
     """
     squares = [(error or 0.0) ** 2 for _, error in parts]
     rest = sum(square**2 / max(rows.rows - 1, 1) for square, (rows, _) in zip(squares, parts, strict=True))
@@ -332,152 +339,164 @@ def _against_overfitting(summary: FitSummary) -> str:
 
 
 def _longer(summary: FitSummary) -> str:
-    """Name the option by which more is sampled, or learned from."""
+    """Return the option that lengthens the sampling or the training."""
     return next(name for name in ("weights__sweeps", "sweeps", "candidates", "epochs") if name in summary.given)
 
 
-def _miscalibrated(summary: FitSummary) -> Iterator[Finding]:
-    for found in summary.evaluations:
-        if not found.calibration:  # of a density
+def _poor_calibration(summary: FitSummary) -> Iterator[Finding]:
+    for evaluation in summary.evaluations:
+        if not evaluation.calibration:  # of a density
             continue
-        off = _class_calibration(found) if found.labels else _interval_calibration(found)
-        if off is None:
+        error = _class_calibration(evaluation) if evaluation.labels else _interval_calibration(evaluation)
+        if error is None:
             continue
-        size, detail = off
+        size, detail = error
         yield Finding(
             "problem" if size > _LARGE else "advice",
-            f"Not calibrated on {found.name}",
+            f"Poor calibration on {evaluation.name}",
             detail,
-            _for_calibration(summary, found),
+            _calibration_remedy(summary, evaluation),
         )
 
 
-def _class_calibration(found: Evaluation) -> tuple[float, str] | None:
-    """Compare the calibration error with what sampling alone gives where each bin is right."""
-    confidence, accuracy, count = (found.calibration[key] for key in ("confidence", "accuracy", "count"))
-    share = count / found.rows
-    count = np.rint(count).astype(np.int64)  # weights need not be whole
+def _class_calibration(evaluation: Evaluation) -> tuple[float, str] | None:
+    """Compare the calibration error with its distribution under perfect calibration, by simulation."""
+    confidence, accuracy, count = (evaluation.calibration[key] for key in ("confidence", "accuracy", "count"))
+    share = count / evaluation.rows
+    count = np.rint(count).astype(np.int64)  # sample weights need not be integers
     hits = np.random.default_rng(0).binomial(count, np.clip(confidence, 0.0, 1.0), (_SIMULATIONS, len(count)))
     chance = np.abs(hits / count - confidence) @ share
-    error = found.scores["ece"].value
+    error = evaluation.scores["ece"].value
     excess = error - float(np.median(chance))
     if error <= np.quantile(chance, _CHANCE) or excess <= _MATERIAL:
         return None
-    sure, right = float(confidence @ share), float(accuracy @ share)
+    mean_confidence = float(confidence @ share)
+    mean_accuracy = float(accuracy @ share)
+    verdict = "overconfident" if mean_confidence > mean_accuracy else "underconfident"
     return excess, (
-        f"Confidence and accuracy differ by {error:.1%} on average, where chance alone gives {np.median(chance):.1%}. "
-        f"The mean confidence is {sure:.1%} and the accuracy {right:.1%}: too {'sure' if sure > right else 'unsure'}."
+        f"Expected calibration error {error:.1%} ({np.median(chance):.1%} under perfect calibration). Mean confidence "
+        f"{mean_confidence:.1%}, accuracy {mean_accuracy:.1%}: {verdict}."
     )
 
 
-def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
+def _interval_calibration(evaluation: Evaluation) -> tuple[float, str] | None:
     """Compare coverage with its level, and the distribution of F(y) with the uniform one, for each target."""
-    size, details = 0.0, []
-    for t, target in enumerate(found.targets):
-        level, share = max(
-            (
-                (level, float(np.interp(level, found.calibration["levels"], found.calibration["coverage"][:, t])))
-                for level in TOLERATED
-            ),
-            key=lambda one: abs(one[1] - one[0]) / (TOLERATED[one[0]] * math.sqrt(one[0] * (1.0 - one[0]))),
-        )
-        off, chance = abs(share - level), math.sqrt(level * (1.0 - level) / found.rows)
-        steps = np.cumsum(found.calibration["pit"][:, t]) / found.rows
-        bend = float(np.abs(steps - np.arange(1, len(steps) + 1) / len(steps)).max())
-        if off - 0.5 / found.rows > TOLERATED[level] * chance and off > _MATERIAL:  # half a row: counts are whole
-            what = "narrow" if share < level else "wide"
-            size = max(size, off if level > 0.5 else min(off, _LARGE))  # the middle alone is no problem
+    size = 0.0
+    details = []
+    for t, target in enumerate(evaluation.targets):
+        level, coverage = _worst_coverage(evaluation, t)
+        difference = abs(coverage - level)
+        error = math.sqrt(level * (1.0 - level) / evaluation.rows)
+        steps = np.cumsum(evaluation.calibration["pit"][:, t]) / evaluation.rows
+        distance = float(np.abs(steps - np.arange(1, len(steps) + 1) / len(steps)).max())
+        # Half a row is subtracted, since numbers of rows are integers (continuity correction).
+        if difference - 0.5 / evaluation.rows > TOLERATED[level] * error and difference > _MATERIAL:
+            # Wrong 50 % intervals alone are advice, never a problem.
+            size = max(size, difference if level > 0.5 else min(difference, _LARGE))
             details.append(
-                f"{share:.1%} of the rows lie in their {100 * level:.0f} % intervals of {target}, which are too {what}"
+                f"Coverage of the {100 * level:.0f} % intervals of {target}: {coverage:.1%}, too "
+                f"{'narrow' if coverage < level else 'wide'}"
             )
-        elif bend > max(_KOLMOGOROV / math.sqrt(found.rows), _LARGE):
-            below = float(steps[len(steps) // 2 - 1])
-            size = max(size, bend)
+        elif distance > max(_KOLMOGOROV / math.sqrt(evaluation.rows), _LARGE):
+            size = max(size, distance)
             details.append(
-                f"The distribution function at the true {target} is up to {bend:.1%} off a uniform law, with "
-                f"{below:.1%} of the rows below their median"
+                f"The PIT values of {target} differ from a uniform distribution by up to {distance:.1%}; "
+                f"{float(steps[len(steps) // 2 - 1]):.1%} of the rows lie below the predicted median"
             )
     return (size, f"{'; '.join(details)}.") if details else None
 
 
-def _calibrated_otherwise(reference: Evaluation, found: Evaluation) -> bool:
-    """Return True if the calibration of rows differs from that of others by more than chance."""
-    each = 1.0 / reference.rows + 1.0 / found.rows
-    if found.labels:
-        gaps, hits = [], 0.0
-        for rows in (reference, found):
+def _worst_coverage(evaluation: Evaluation, t: int) -> tuple[float, float]:
+    """Return the level whose coverage differs most, in units of its tolerance, and the coverage."""
+    levels, shares = evaluation.calibration["levels"], evaluation.calibration["coverage"][:, t]
+    coverages = [(level, float(np.interp(level, levels, shares))) for level in TOLERATED]
+
+    def excess(pair: tuple[float, float]) -> float:
+        level, coverage = pair
+        return abs(coverage - level) / (TOLERATED[level] * math.sqrt(level * (1.0 - level)))
+
+    return max(coverages, key=excess)
+
+
+def _calibration_differs(reference: Evaluation, evaluation: Evaluation) -> bool:
+    """Return True if the calibration on rows differs significantly from that on a reference."""
+    both = (reference, evaluation)
+    variance = 1.0 / reference.rows + 1.0 / evaluation.rows
+    if evaluation.labels:
+        gaps = []
+        hits = 0.0
+        for rows in both:
             confidence, accuracy, count = (rows.calibration[key] for key in ("confidence", "accuracy", "count"))
             gaps.append(float((accuracy - confidence) @ count) / rows.rows)
             hits += float(accuracy @ count)
-        share = hits / (reference.rows + found.rows)
-        return abs(gaps[1] - gaps[0]) > _ERRORS * math.sqrt(share * (1.0 - share) * each) + _MATERIAL
-    levels = found.calibration["levels"]
+        share = hits / (reference.rows + evaluation.rows)
+        return abs(gaps[1] - gaps[0]) > _ERRORS * math.sqrt(share * (1.0 - share) * variance) + _MATERIAL
+    levels = evaluation.calibration["levels"]
     for level, errors in TOLERATED.items():
         shares = [
-            np.array([np.interp(level, levels, column) for column in rows.calibration["coverage"].T])
-            for rows in (reference, found)
+            np.array([np.interp(level, levels, column) for column in rows.calibration["coverage"].T]) for rows in both
         ]
-        middle = sum(rows.rows * share for rows, share in zip((reference, found), shares, strict=True)) / (
-            reference.rows + found.rows
+        pooled = sum(rows.rows * share for rows, share in zip(both, shares, strict=True)) / (
+            reference.rows + evaluation.rows
         )
-        if (np.abs(shares[1] - shares[0]) > errors * np.sqrt(middle * (1.0 - middle) * each) + _MATERIAL).any():
+        if (np.abs(shares[1] - shares[0]) > errors * np.sqrt(pooled * (1.0 - pooled) * variance) + _MATERIAL).any():
             return True
-    steps = [np.cumsum(rows.calibration["pit"], axis=0) / rows.rows for rows in (reference, found)]
-    return bool(np.abs(steps[1] - steps[0]).max() > _KOLMOGOROV * math.sqrt(each) + _MATERIAL)
+    steps = [np.cumsum(rows.calibration["pit"], axis=0) / rows.rows for rows in both]
+    return bool(np.abs(steps[1] - steps[0]).max() > _KOLMOGOROV * math.sqrt(variance) + _MATERIAL)
 
 
-def _for_calibration(summary: FitSummary, found: Evaluation) -> str:
-    reference = _reference(summary, found)
+def _calibration_remedy(summary: FitSummary, evaluation: Evaluation) -> str:
+    reference = _reference(summary, evaluation)
     if (
         reference is not None
         and reference.rows >= _COMPARABLE
-        and (_loss(reference, found) or _calibrated_otherwise(reference, found))
+        and (_loss(reference, evaluation) or _calibration_differs(reference, evaluation))
     ):
-        return _OTHER_KIND
+        return _SHIFT_REMEDY
     if not summary.trained and _longer(summary) in ("weights__sweeps", "sweeps"):
-        return f"Raise {summary.show(_longer(summary))}, and see whether the chains agree; or collect more rows."
+        return f"Raise {summary.now(_longer(summary))} and check that the chains agree; or collect more rows."
     if summary.trained and summary.estimator.validation_score_ is None:
         return (
             f"Raise {summary.show('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
         )
-    if not summary.given.get("calibrate", True) and not found.labels:
-        return f"Set {summary.show('calibrate')}."
+    if not summary.given.get("calibrate", True) and not evaluation.labels:
+        return f"Set {summary.now('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
     steps = [
         f"{name}={other!r} (now {usual!r})"
         for name, (usual, other) in others.items()
-        if summary.given.get(name) == usual or (name == "likelihood" and _found_normal(summary))
+        if summary.given.get(name) == usual or (name == "likelihood" and _is_automatic_gaussian(summary))
     ]
     return f"Try {' or '.join(steps)}." if steps else "Collect more rows."
 
 
-def _found_normal(summary: FitSummary) -> bool:
-    """Whether the law of the noise was left open, and is the normal one."""
+def _is_automatic_gaussian(summary: FitSummary) -> bool:
+    """Return True if the likelihood was chosen automatically and is Gaussian."""
     return summary.given.get("likelihood") == "auto" and isinstance(summary.estimator.likelihood_, Gaussian)
 
 
-def _noise_at_its_floor(summary: FitSummary) -> Iterator[Finding]:
-    target, evaluations = summary.estimator.target_, [*summary.preferred_evaluations]
+def _noise_at_lower_bound(summary: FitSummary) -> Iterator[Finding]:
+    target, evaluations = summary.estimator.target_, [*summary.judged]
     parts = [part for part in summary.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
     if not isinstance(target, TargetScale) or not parts or not evaluations:
         return
-    floor = math.exp(parts[0].log_minimum)
-    found = evaluations[0]
-    share = np.median(np.sqrt(found.arrays["noise"]), axis=0) / np.array(target.scale)
-    low = [name for name, value in zip(found.targets, share, strict=True) if value < 3.0 * floor]
+    minimum = math.exp(parts[0].log_minimum)
+    evaluation = evaluations[0]
+    noise = np.median(np.sqrt(evaluation.arrays["noise"]), axis=0) / np.array(target.scale)
+    low = [name for name, value in zip(evaluation.targets, noise, strict=True) if value < 3.0 * minimum]
     if low:
         yield Finding(
             "problem",
-            "The noise is at its floor",
-            f"That of {some(low)} is {share.min():.2g} standard deviations of the target, and {floor:.2g} is the least "
-            "that can be learned: the columns tell the target almost exactly.",
-            "See whether a column holds the answer, and drop it. If none does, set "
-            f"{summary.show('noise')} to a number, in standard deviations of the target.",
+            "Noise at its lower bound",
+            f"Noise of {some(low)}: {noise.min():.2g} standard deviations of the target (minimum {minimum:.2g}). The "
+            "columns determine the target almost exactly.",
+            "Check for a column that contains the target (leakage), and drop it. If there is none, set "
+            f"{summary.now('noise')} to a number, in standard deviations of the target.",
         )
 
 
-def _columns(estimator: Estimator) -> int:
-    """How many targets a log-likelihood is of."""
+def _count_targets(estimator: Estimator) -> int:
+    """Return the number of targets whose log densities are summed in a log-likelihood."""
     return len(estimator.target_.mean) if isinstance(estimator.target_, TargetScale) else 1
 
 
@@ -492,14 +511,19 @@ def _plus_minus(error: float | None) -> str:
 _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _behind_linear,
-    _overfitted,
-    _unlike,
-    _miscalibrated,
-    _noise_at_its_floor,
+    _overfitting,
+    _distribution_shift,
+    _poor_calibration,
+    _noise_at_lower_bound,
     _few_rows,
-    _cells_far_from_the_others,
-    _few_for_the_columns,
-    _equal_rows,
+    _outliers,
+    _fewer_rows_than_features,
+    _duplicate_rows,
     _few_in_a_class,
 )
-_OF_TRAINING: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (_short, _rising, _hasty, _nothing_held_out)
+_OF_TRAINING: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
+    _short_training,
+    _ended_before_convergence,
+    _stopped_after_few_epochs,
+    _no_held_out_rows,
+)

@@ -1,4 +1,4 @@
-"""What a run folder says of itself, and what predicts from it: all that a command needs which only reads it."""
+"""Manifest, state and predictor of a run folder, for commands that only read it."""
 
 import json
 import platform
@@ -22,46 +22,55 @@ from fathomless.system.errors import FileError
 if TYPE_CHECKING:
     from fathomless.estimators.base import Estimator
 
-__all__ = ["ASKED", "UNFINISHED", "RunManifest", "complete", "finished", "predictor", "read_manifest", "state"]
+__all__ = [
+    "ASKED",
+    "UNFINISHED",
+    "RunManifest",
+    "finished",
+    "load_predictor",
+    "read_manifest",
+    "require_complete",
+    "state",
+]
 
-#: Files that tell what was asked: of the run that is there, and of one that is not finished.
+#: Names of the manifest files: of the finished run in the folder, and of an unfinished one.
 ASKED, UNFINISHED = "run.json", "unfinished.json"
 
 Path_ = str | PathLike[str]
 
-_OF_THE_END: Mapping[str, Any] = {"model": "", "notes": (), "versions": {}}  # what the end of a run adds, or changes
+_SET_AT_THE_END: Mapping[str, Any] = {"model": "", "notes": (), "versions": {}}  # fields that the end of a run changes
 
 
 @dataclass(frozen=True)
 class RunManifest:
-    """What was asked of a run.
+    """Command, data and options of a run.
 
     Attributes
     ----------
     command : tuple of str
         The command line, without ``--resume`` and ``--overwrite``.
     estimator : str
-        Name of its class.
+        Name of the class of the estimator.
     options : mapping
-        Options that differ from their defaults; those of values by nested names, such as ``weights__chains``.
+        Options that differ from their defaults; nested ones by nested names, such as ``weights__chains``.
     source, sha256, bytes : str, str, int
-        Name of the data file, digest and size of what was read.
+        Name, digest and size of the data file.
     rows, columns : int, tuple of str
-        Rows with a target, and the columns that predict it.
+        Number of rows with a target, and names of the features.
     targets : tuple of str
-        Columns that are predicted.
+        Target columns.
     key, weight, groups : str or None
-        Columns that name the rows, that say how often each counts, and which of them belong together.
+        Columns of row names, sample weights and groups.
     seed, threads : int
         The same seed, data, machine and number of threads give the same bytes.
     notes : tuple of str
-        What was done to the table, for the reader; and other versions under which a part of the fit was done.
+        Notes on the table, and other versions under which a part of the fit was done.
     notation : mapping of str to str
-        How columns write numbers and dates that are not plain, see :mod:`fathomless.tables.notations`.
+        Notation of columns with other than plain numbers and dates, see :mod:`fathomless.tables.notations`.
     versions : mapping of str to str
-        Of fathomless, torch, numpy and Python.
+        Versions of fathomless, torch, numpy and Python.
     model : str
-        Digest of the model's own manifest, which says that both belong together; "" before there is a model.
+        Digest of the manifest of the model, to check that both belong together; "" before there is a model.
     """
 
     command: tuple[str, ...]
@@ -91,7 +100,7 @@ class RunManifest:
     model: str = ""
 
     def differences(self, other: "RunManifest") -> list[str]:
-        """Return what makes this run another one than `other`, in the words of the command line."""
+        """Return the differences between this run and another one, as flags of the command line."""
         flags = {
             "seed": "--seed",
             "weight": "--weight",
@@ -99,47 +108,44 @@ class RunManifest:
             "threads": "--threads",
             "targets": "--target",
         }
-        named = {"sha256": "the data", "columns": "the columns", "estimator": "the task or the structure"}
-        unlike = [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
-        told = {flag: (getattr(self, name), getattr(other, name)) for name, flag in flags.items()}
+        labels = {"sha256": "the data", "columns": "the columns", "estimator": "the task or the structure"}
+        different = [label for name, label in labels.items() if getattr(self, name) != getattr(other, name)]
+        pairs = {flag: (getattr(self, name), getattr(other, name)) for name, flag in flags.items()}
         for name in sorted({*self.options, *other.options}):
-            told[flag_of(name)] = (
-                self.options.get(name, "left out"),
-                other.options.get(name, "left out"),
-            )
+            pairs[flag_of(name)] = (self.options.get(name, "left out"), other.options.get(name, "left out"))
         shown = {
-            flag: [", ".join(map(str, one)) if isinstance(one, tuple | list) else one for one in pair]
-            for flag, pair in told.items()
+            flag: [", ".join(map(str, value)) if isinstance(value, tuple | list) else value for value in pair]
+            for flag, pair in pairs.items()
         }
-        return unlike + [f"{flag} (here {now}, there {then})" for flag, (now, then) in shown.items() if now != then]
+        return different + [f"{flag} (here {now}, there {then})" for flag, (now, then) in shown.items() if now != then]
 
     def lengthens(self, other: "RunManifest") -> bool:
-        """Whether this is another run with more, or less, of the same: epochs or sweeps, and nothing else, differ."""
+        """Return True if the runs differ only in the number of epochs or sweeps."""
         names = {*self.options, *other.options}
-        unlike = {name for name in names if self.options.get(name) != other.options.get(name)}
-        alike = not self.differences(replace(other, options=self.options))
-        return alike and len(unlike) == 1 and unlike <= {"epochs", "sweeps", "weights__sweeps"}
+        different = {name for name in names if self.options.get(name) != other.options.get(name)}
+        rest_is_equal = not self.differences(replace(other, options=self.options))
+        return rest_is_equal and len(different) == 1 and different <= {"epochs", "sweeps", "weights__sweeps"}
 
     def to_json(self) -> str:
-        """Write as JSON; :meth:`from_json` gives an equal one."""
+        """Return the manifest as JSON; :meth:`from_json` is the inverse."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
     def from_json(found: Any, path: Path) -> "RunManifest":
-        """Read what :meth:`to_json` wrote and :func:`fathomless.system.io.read_json` parsed.
+        """Return the manifest in the parsed JSON of a file; `path` is for messages.
 
         Raises
         ------
         FileError
-            If it was altered so that it is none.
+            If the file is not a manifest.
         """
         if isinstance(found, dict):
-            found = {"notation": {}, "groups": None, "model": "", **found}  # older runs have none
+            found = {"notation": {}, "groups": None, "model": "", **found}  # fields that older runs do not have
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
-            raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
+            raise FileError(f"{path} is not a run manifest of fathomless; restore it from a backup or fit again")
         texts = ("command", "columns", "targets", "notes")
         whole = ("bytes", "rows", "seed", "threads")
-        sound = (
+        valid = (
             all(isinstance(found[name], str) for name in ("estimator", "source", "sha256", "model"))
             and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
             and all(type(found[name]) is int and found[name] >= 0 for name in whole)
@@ -149,21 +155,20 @@ class RunManifest:
             and 1 <= found["threads"] <= 1024
             and 0 < len(found["targets"]) == len(set(found["targets"]))
         )
-        if not sound:
+        if not valid:
             raise FileError(f"{path} was altered; restore it from a backup or fit again")
         values: dict[str, Any] = {name: tuple(value) if name in texts else value for name, value in found.items()}
-        values["options"] = _options_now(found["estimator"], found["options"])
+        values["options"] = _current_options(found["estimator"], found["options"])
         return RunManifest(**values)
 
 
-def _options_now(estimator: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a run by the names that they have now; those without effect are left out."""
-    places = {name for family in registry.families().values() for name in family.estimators}
-    if estimator not in places:
+def _current_options(estimator: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run under their current names, without those that have no effect."""
+    known = {name for family in registry.families().values() for name in family.estimators}
+    if estimator not in known:
         return dict(given)
-    kind = registry.family_of(estimator).options
-    found = renaming(kind, rename(kind, given)[0])
-    return {**found.options, **found.nested}
+    renamed = renaming(registry.family_of(estimator).options, given)
+    return {**renamed.options, **renamed.nested}
 
 
 def state(folder: Path_) -> str:
@@ -176,49 +181,49 @@ def state(folder: Path_) -> str:
 
 
 def read_manifest(folder: Path_, latest: bool = False) -> RunManifest | None:
-    """Return what was asked of a run, or None in a folder that ``Estimator.save`` alone wrote.
+    """Return the manifest of a run, or None in a folder that only ``Estimator.save`` has written.
 
-    In a folder whose run is done anew and not finished yet, this is the old run, or with `latest` the new one.
+    While a run is being repeated in its folder, this is the manifest of the old run, or with `latest` of the new one.
 
     Raises
     ------
     FileError
-        If it cannot be read, or belongs to another model than the one in the folder.
+        If the manifest cannot be read, or belongs to another model than the one in the folder.
     """
     path = Path(folder) / (UNFINISHED if latest and state(folder) == "unfinished" else ASKED)
     if not path.is_file():
         return None
-    found = RunManifest.from_json(io.read_json(path), path)
-    if path.name == ASKED and found.model and found.model != io.digest(folder):
+    manifest = RunManifest.from_json(io.read_json(path), path)
+    if path.name == ASKED and manifest.model and manifest.model != io.digest(folder):
         raise FileError(
             f"{path} belongs to another model than the one in {folder}: a fit was interrupted while it replaced the "
             "run. Repeat its fit command with --resume"
         )
-    return found
+    return manifest
 
 
-def complete(folder: Path_) -> None:
-    """Refuse to show a run whose new model is in place while its scores are still those of the old one.
+def require_complete(folder: Path_) -> None:
+    """Check that the model and the scores in a folder are of the same run.
 
     Raises
     ------
     FileError
-        If its end was interrupted, or it is not finished.
+        If the run is not finished, or if its end was interrupted after the new model had replaced the old one.
     """
     if state(finished(folder)) == "unfinished":
-        before, after = read_manifest(folder), read_manifest(folder, latest=True)
-        one, other = (None if told is None else replace(told, **_OF_THE_END) for told in (before, after))
-        if one is not None and one == other:
+        manifests = (read_manifest(folder), read_manifest(folder, latest=True))
+        before, after = (None if manifest is None else replace(manifest, **_SET_AT_THE_END) for manifest in manifests)
+        if before is not None and before == after:
             raise FileError(f"the end of the run in {folder} was interrupted; repeat its fit command with --resume")
 
 
 def finished(folder: Path_) -> Path:
-    """Return the folder of a run, or of what was saved from Python.
+    """Return the folder of a finished run, or of an estimator saved from Python.
 
     Raises
     ------
     FileError
-        If the run is not finished; the message says how to go on.
+        If the run is not finished; the message says how to resume it.
     """
     folder = Path(folder)
     if state(folder) == "unfinished" and not io.holds(folder):
@@ -226,12 +231,12 @@ def finished(folder: Path_) -> Path:
     return folder
 
 
-def predictor(folder: Path_) -> tuple["Predictor | Estimator", RunManifest | None]:
-    """Load the predictor of a folder, or its density; and the manifest of the run, if it is one.
+def load_predictor(folder: Path_) -> tuple["Predictor | Estimator", RunManifest | None]:
+    """Load the predictor (or the density) in a folder, and the manifest of the run or None.
 
     Raises
     ------
     FileError
-        If there is none, or none yet; the message says how to go on.
+        If the folder has no finished fit; the message says how to resume it.
     """
     return registry.predictor(finished(folder)), read_manifest(folder)

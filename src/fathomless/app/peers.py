@@ -1,9 +1,10 @@
-"""What families are compared with: a constant, a linear model and boosting, on the library's own encoding of the table.
+"""Simple models for comparison: a constant prediction, a linear model and gradient boosting.
 
-The constant is a normal law with the mean and standard deviation of the training rows, or the frequencies of its
-classes. The linear model is scikit-learn's Bayesian ridge, whose density is its own, or logistic regression. Boosting
-is scikit-learn's with histograms. It gives no density of numbers: a fifth of the training rows is held out, their
-residuals give the standard deviation of a normal law, and the model is fitted again to all.
+All use the library's encoding of the table. The constant prediction is a Gaussian with the mean and standard deviation
+of the training rows, or their class frequencies. The linear model is scikit-learn's Bayesian ridge, with its own
+predictive density, or logistic regression. Boosting is scikit-learn's gradient boosting with histograms. It has no
+density for numeric targets: the residuals of a held-out fifth of the training rows give the standard deviation of a
+Gaussian, and the model is then fitted to all rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,65 +26,71 @@ from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.predictive import concatenate
 from fathomless.system.rng import fold_in
 
-__all__ = ["PEERS", "Folded", "Peer"]
+__all__ = ["PEERS", "CrossFittedPeer", "Peer"]
 
-#: Peers by name, with what they are.
+#: Names and descriptions of the simple models.
 PEERS: Mapping[str, str] = {
-    "constant": "the mean and spread of the target, or the frequencies of its classes",
+    "constant": "mean and standard deviation of the target, or its class frequencies",
     "linear": "scikit-learn's Bayesian ridge, or logistic regression",
     "boosting": "scikit-learn's gradient boosting with histograms",
 }
-_HELD = 0.2  # of the training rows, for residuals
-_LEAST = 1e-9  # probability of a class, which a peer may say is 0
+_HELD = 0.2  # share of the training rows for residuals
+_LEAST = 1e-9  # minimum probability of a class, so that log densities are finite
 Array = npt.NDArray[Any]
 
 
 class Peer:
-    """One of :data:`PEERS`, with as much of an estimator's interface as an evaluation needs.
+    """Simple model with the part of an estimator's interface that an evaluation needs.
 
     Parameters
     ----------
     name : str
         One of :data:`PEERS`.
     task : {"classification", "regression"}
-        What is predicted.
+        Task.
     seed : int
-        Of the rows that are held out, and of boosting.
+        Seed of the held-out rows and of boosting.
     """
 
     target_: ClassLabels | TargetScale
 
     def __init__(self, name: str, task: str, seed: int) -> None:
-        self.name, self.task, self.seed = name, task, seed
+        self.name = name
+        self.task = task
+        self.seed = seed
 
     def fit(
         self, X: Any, y: Any, schema: Schema | None = None, target: ClassLabels | TargetScale | None = None
     ) -> Self:
-        """Fit it to a table (N, C) and a target (N,), of which columns and classes may be known from more rows."""
+        """Fit the model to a table (N, C) and a target (N,); `schema` and `target` may be fitted to more rows."""
         self.schema_ = schema or fit_schema(X, missing="impute", unseen="ignore")
         x = encode(self.schema_, X)
         self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y))
         z = self.target_.encode(y)
-        self._say = self._classes(x, z) if self.task == "classification" else self._numbers(x, z.reshape(-1))
+        self._predict = (
+            self._fit_classes(x, z) if self.task == "classification" else self._fit_numbers(x, z.reshape(-1))
+        )
         return self
 
     def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
         """Return the predictive distribution of rows."""
-        said, one = self._say(encode(self.schema_, X)), torch.zeros(1, dtype=torch.float64)
+        parts = self._predict(encode(self.schema_, X))
+        log_weight = torch.zeros(1, dtype=torch.float64)  # a mixture of one component
         if isinstance(self.target_, ClassLabels):
-            log_p = torch.as_tensor(np.log(said[0]), dtype=torch.float64)[None]
-            return ClassPredictive(one, one.long(), log_p, np.asarray(self.target_.labels))
+            log_p = torch.as_tensor(np.log(parts[0]), dtype=torch.float64)[None]
+            return ClassPredictive(log_weight, log_weight.long(), log_p, np.asarray(self.target_.labels))
         scale, shift = self.target_.scale[0], self.target_.mean[0]
-        loc, width = (torch.as_tensor(part, dtype=torch.float64)[None, :, None] for part in said)
-        return ContinuousPredictive(one, one.long(), Normal(shift + scale * loc, scale * width), squeeze=True)
+        loc, width = (torch.as_tensor(part, dtype=torch.float64)[None, :, None] for part in parts)
+        component = Normal(shift + scale * loc, scale * width)
+        return ContinuousPredictive(log_weight, log_weight.long(), component, squeeze=True)
 
-    def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+    def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
+        """Return the function that predicts class probabilities."""
         labels = cast(ClassLabels, self.target_).labels
         frequency = np.clip(np.bincount(z, minlength=len(labels)) / len(z), _LEAST, None)
         frequency /= frequency.sum()
-        if len(np.unique(z)) < 2:  # of which no model can be fitted
-            return lambda rows: (np.tile(frequency, (len(rows), 1)),)
-        if self.name == "constant":
+        # Boosting and logistic regression need at least two classes.
+        if self.name == "constant" or len(np.unique(z)) < 2:
             return lambda rows: (np.tile(frequency, (len(rows), 1)),)
         model = (
             LogisticRegression(max_iter=2000)
@@ -91,44 +98,51 @@ class Peer:
             else HistGradientBoostingClassifier(random_state=fold_in(self.seed, "boosting") % 2**32)
         ).fit(x, z)
 
-        def say(rows: Array) -> tuple[Array]:
+        def predict(rows: Array) -> tuple[Array]:
             p = np.full((len(rows), len(labels)), _LEAST)
             p[:, model.classes_] = np.clip(model.predict_proba(rows), _LEAST, None)
             return (p / p.sum(1, keepdims=True),)
 
-        return say
+        return predict
 
-    def _numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
+        """Return the function that predicts means and standard deviations."""
         if self.name == "constant":
             return lambda rows: (np.full(len(rows), z.mean()), np.full(len(rows), max(z.std(), _LEAST)))
         if self.name == "linear":
             ridge = BayesianRidge().fit(x, z)
 
-            def say(rows: Array) -> tuple[Array, Array]:
+            def predict(rows: Array) -> tuple[Array, Array]:
                 mean, std = ridge.predict(rows, return_std=True)
                 return mean, np.maximum(std, _LEAST)
 
-            return say
+            return predict
         boosting = HistGradientBoostingRegressor(random_state=fold_in(self.seed, "boosting") % 2**32)
-        found = repeats(x, z, None, self.schema_)
-        copies = found.rows > 0 and not found.observations
-        unit = found.unit if copies else np.arange(len(x))  # copies of a row stay together
-        order = np.random.default_rng(fold_in(self.seed, "residuals")).permutation(int(unit.max()) + 1)
-        units, others = np.split(order, [max(1, round(_HELD * len(order)))])
-        held, rest = (units, others) if not copies else (np.flatnonzero(np.isin(unit, own)) for own in (units, others))
-        left = z[held] - boosting.fit(take(x, rest), z[rest]).predict(take(x, held))
-        width = max(float(np.sqrt(np.mean(left**2))), _LEAST)
+        held, rest = self._split_rows(x, z)
+        residuals = z[held] - boosting.fit(take(x, rest), z[rest]).predict(take(x, held))
+        width = max(float(np.sqrt(np.mean(residuals**2))), _LEAST)
         boosting.fit(x, z)
         return lambda rows: (boosting.predict(rows), np.full(len(rows), width))
 
+    def _split_rows(self, x: Array, z: Array) -> tuple[Array, Array]:
+        """Return held-out rows for residuals, and the others; copies of a row are on the same side."""
+        duplicates = repeats(x, z, None, self.schema_)
+        copies = duplicates.rows > 0 and not duplicates.observations
+        unit = duplicates.unit if copies else np.arange(len(x))
+        order = np.random.default_rng(fold_in(self.seed, "residuals")).permutation(int(unit.max()) + 1)
+        held, rest = np.split(order, [max(1, round(_HELD * len(order)))])
+        if copies:
+            return np.flatnonzero(np.isin(unit, held)), np.flatnonzero(np.isin(unit, rest))
+        return held, rest
 
-class Folded:
-    """Peers that were fitted to all folds of the rows but one each; every row is predicted by the one of its fold.
+
+class CrossFittedPeer:
+    """Simple models that were cross-fitted; every row is predicted by the model fitted without its fold.
 
     Parameters
     ----------
     peers : sequence of Peer
-        Fitted, of the same target.
+        Fitted models of the same target, one for each fold.
     """
 
     def __init__(self, peers: Sequence[Peer]) -> None:
@@ -142,5 +156,5 @@ class Folded:
         whole = concatenate(parts)
         if isinstance(whole, ClassPredictive):
             return replace(whole, log_p=whole.log_p[:, back])
-        found = cast(ContinuousPredictive, whole)
-        return replace(found, component=found.component.map_parameters(lambda values: values[:, back]))
+        continuous = cast(ContinuousPredictive, whole)
+        return replace(continuous, component=continuous.component.through(lambda values: values[:, back]))

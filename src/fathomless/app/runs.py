@@ -1,20 +1,20 @@
-"""The run folder: what was asked, what was found, and how to go on.
+"""Run folder: files of a fit, and functions to begin, finish and read it.
 
 ::
 
     runs/price/
-      run.json            what was asked: the command, the data, the target, the options
-      manifest.json, tensors-….safetensors    the fitted estimator, as its ``save`` writes it
-      history.csv, history.jsonl              what happened in training
-      relevance.csv       what the posterior says of the use of every column, where weights were sampled
-      analysis.json       simple models beside it, what drives it, and which rows it expected least
-      evaluations/        scores and what their pictures need, one folder each
-      report.html         the page
-      log.jsonl           when it was started, paused, resumed and finished
-      unfinished.json                         only until the training is done
-      checkpoint/                             where it stands; kept at the end if it can be lengthened
+      run.json            manifest: the command, the data, the target, the options
+      manifest.json, tensors-….safetensors    the fitted estimator, as written by its ``save``
+      history.csv, history.jsonl              history of the training
+      relevance.csv       posterior relevance of every column, if the weights were sampled
+      analysis.json       comparison with simple models, importance of columns, rows with large residuals
+      evaluations/        scores and data for pictures, one folder for each evaluation
+      report.html         HTML page
+      log.jsonl           times of start, pauses, resumption and end
+      unfinished.json                         manifest of an unfinished run
+      checkpoint/                             state of the training; kept at the end if the run can be extended
 
-A run that is overwritten keeps its old model until the new one is there.
+A run that is overwritten keeps its old model until the new one is saved.
 """
 
 import csv
@@ -34,7 +34,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.app.diagnose import diagnose
-from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, complete, finished, read_manifest, state
+from fathomless.app.manifests import (
+    ASKED,
+    UNFINISHED,
+    RunManifest,
+    finished,
+    read_manifest,
+    require_complete,
+    state,
+)
 from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.estimators.base import Estimator, PredictiveEstimator
 from fathomless.estimators.densities import evaluate_density
@@ -53,22 +61,22 @@ __all__ = [
     "analysis",
     "begin",
     "evaluations",
+    "find_new_findings",
     "finish",
     "keep_evaluation",
-    "leave",
     "load",
     "log",
+    "log_end",
     "page",
-    "scored",
-    "shown_by",
+    "score_rows",
 ]
 
 _CHECKPOINT = "checkpoint"
 _EVALUATIONS, _REPORT, _RELEVANCE, _ANALYSIS = "evaluations", "report.html", "relevance.csv", "analysis.json"
-#: Names of the evaluations that are not of a file, and the folders they are in.
+#: Names of the evaluations on rows of the fitted table, and their folders.
 OWN = {"held-out rows": "held-out", "out-of-fold rows": "out-of-fold", "training rows": "training"}
-_MARKED = re.compile("-[0-9a-f]{16}$")
-_COMPARED = 10_000  # training rows that are scored beside the held-out ones
+_HASHED = re.compile("-[0-9a-f]{16}$")
+_COMPARED = 10_000  # maximum number of training rows that are scored
 
 Path_ = str | PathLike[str]
 Ints = npt.NDArray[np.int64]
@@ -78,47 +86,48 @@ Ints = npt.NDArray[np.int64]
 
 
 def begin(folder: Path_, manifest: RunManifest, *, resume: bool, overwrite: bool) -> Path | None:
-    """Prepare a folder for a run, or find it as it was left; of several ranks the first one does, and the others wait.
+    """Prepare the folder of a new run, or of a run to be resumed; the first of several ranks does, the others wait.
 
     Returns
     -------
     Path or None
-        Where checkpoints go; None if this very run is finished already.
+        Folder of the checkpoints; None if the same run is already finished.
 
     Raises
     ------
     DataError
-        If the folder holds a run and neither `resume` nor `overwrite` says what to do; or if the run to be resumed is
-        another one.
+        If the folder contains a run and neither `resume` nor `overwrite` is given, or if the run to be resumed
+        differs from this one.
     FileError
         If the folder cannot be written.
     """
     folder = io.writable(folder)
-    done = ranks().rank == 0 and not _prepared(folder, manifest, resume, overwrite)
-    return None if ranks().broadcast(done) else io.real(folder / _CHECKPOINT)
+    done = ranks().rank == 0 and not _prepare(folder, manifest, resume, overwrite)
+    return None if ranks().from_first(done) else io.real(folder / _CHECKPOINT)
 
 
-def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool) -> bool:
-    """Do what :func:`begin` promises; return False if this very run is finished already."""
-    found = state(folder)
-    if found != "empty" and not (resume or overwrite):
-        way = "--resume to go on with it, " if found == "unfinished" else ""
+def _prepare(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool) -> bool:
+    """Prepare a folder as in :func:`begin`; return False if the same run is already finished."""
+    status = state(folder)
+    if status != "empty" and not (resume or overwrite):
+        resume_hint = "--resume to continue it, " if status == "unfinished" else ""
+        article = "an" if status == "unfinished" else "a"
         raise DataError(
-            f"{folder} holds {'an' if found == 'unfinished' else 'a'} {found} run already; add {way}--overwrite to "
-            "replace it, or choose another --out"
+            f"{folder} already contains {article} {status} run; add {resume_hint}--overwrite to replace it, or choose "
+            "another --out"
         )
-    if resume and found != "empty":
+    if resume and status != "empty":
         before = read_manifest(folder, latest=True)
-        if before is not None and found == "finished" and manifest.lengthens(before):
-            _require_end(folder)
+        if before is not None and status == "finished" and manifest.lengthens(before):
+            _require_checkpoint(folder)
             return True
         different = ["the data"] if before is None else manifest.differences(before)
         if different:
             raise DataError(
-                f"the run in {folder} differs from this one in {', '.join(different)}; give what it was started "
-                "with, or another --out, or --overwrite"
+                f"the run in {folder} differs from this one in {', '.join(different)}; repeat the original command, or "
+                "give another --out, or --overwrite"
             )
-        if found == "finished":
+        if status == "finished":
             return False
         log(folder, "resumed")
         return True
@@ -129,27 +138,29 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
 
 
 class Lengthened:
-    """Makes a finished run an unfinished one once there is more of it: until then it stays as it is."""
+    """Callback that marks a finished run as unfinished at its first additional epoch; until then it is unchanged."""
 
     def __init__(self, folder: Path_, manifest: RunManifest) -> None:
-        self._folder, self._manifest, self._known = Path(folder), manifest, bool(ranks().rank)
+        self._folder = Path(folder)
+        self._manifest = manifest
+        self._known = bool(ranks().rank)
 
     def __call__(self, run: Any) -> None:
-        """Look at the first row of the history that is new."""
+        """Mark the run at the first new row of the history."""
         if not self._known and state(self._folder) == "finished":
             io.write_text(self._folder / UNFINISHED, self._manifest.to_json())
             log(self._folder, "lengthened")
         self._known = True
 
 
-def _require_end(folder: Path) -> None:
-    """Refuse to lengthen what was planned for its length."""
+def _require_checkpoint(folder: Path) -> None:
+    """Raise an error if a finished run has no checkpoint from which it can be extended."""
     if not io.holds(folder / _CHECKPOINT):
         raise DataError(
-            f"the run in {folder} is finished, and was planned for its epochs: rates that fall with them, or rows that "
-            "ended it, would have made another of a longer one. Give --overwrite or another --out; one network "
-            "(--cv 1 --structure-from elbo) at steady rates (--adam.schedule constant, a number for --elbo.rate) "
-            "can be lengthened, and so can --structure graph"
+            f"the run in {folder} is finished and cannot be extended: its learning rates depend on the number of "
+            "epochs, or early stopping ended it, so a longer run would differ from the start. Give --overwrite or "
+            "another --out. Runs that can be extended: one network (--cv 1 --structure-from elbo) with constant rates "
+            "(--adam.schedule constant, a number for --elbo.rate), and --structure graph"
         )
 
 
@@ -161,59 +172,69 @@ def finish(
     keys: Sequence[str] | None = None,
     weight: npt.NDArray[np.float64] | None = None,
 ) -> tuple[Evaluation, tuple[Finding, ...]]:
-    """Save the fitted estimator with its history, its scores on unseen rows and the report; end the run.
+    """Save the fitted estimator with its history, scores, analysis and report; end the run.
 
     Parameters
     ----------
+    folder : str or path-like
+        Folder of the run.
+    manifest : RunManifest
+        Manifest of the run.
+    estimator : Estimator
+        Fitted estimator.
     take : callable
-        Returns X and y of some of the ``manifest.rows`` rows that the estimator was fitted to, by their numbers.
+        Function that returns X and y of some of the ``manifest.rows`` rows of the fit, by their numbers.
     keys : sequence of str, optional
-        What these rows are called.
+        Names of these rows.
     weight : ndarray, shape (N,), optional
-        How often each of them counts in the scores.
+        Sample weights of these rows in the scores.
 
     Returns
     -------
     evaluation, findings
-        On the held-out rows, or on all rows by cross-fitted networks that have not seen them; on the training rows if
-        none were held out.
+        Evaluation on the held-out rows, or on all rows out of fold, or on the training rows if none were held out; and
+        the findings.
     """
-    folder, held, fold = Path(folder), estimator.held_out_, estimator.fold_
+    folder = Path(folder)
+    held, fold = estimator.held_out_, estimator.fold_
+    # Training rows are scored only for comparison, so an evenly spaced sample is enough.
     count = manifest.rows - (len(held) if fold is None else 0)
-    trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
+    trained = np.arange(0, count, max(1, count // _COMPARED))  # numbers among the rows that were not held out
     if fold is None:
-        trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
+        trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # numbers among all rows
 
-    def judged(rows: Ints, **named: Any) -> Evaluation:
+    def evaluate_rows(rows: Ints, **options: Any) -> Evaluation:
         counts = None if weight is None else weight[rows]
-        return scored(estimator, *take(rows), targets=manifest.targets, sample_weight=counts, **named)
+        return score_rows(estimator, *take(rows), targets=manifest.targets, sample_weight=counts, **options)
 
-    training = judged(trained, name="training rows")
-    main, looked, rest = training, trained, np.zeros(0, np.int64)
+    training = evaluate_rows(trained, name="training rows")
+    main, analysed, rest = training, trained, np.zeros(0, np.int64)
     if fold is not None:
-        seen = np.flatnonzero((fold >= 0).all(0))
-        seen = seen[:: max(1, len(seen) // (5 * _COMPARED))]
-        main = judged(seen, name="out-of-fold rows", fold=fold[:, seen])
-        looked, rest = seen, np.arange(manifest.rows)
+        unseen = np.flatnonzero((fold >= 0).all(0))
+        unseen = unseen[:: max(1, len(unseen) // (5 * _COMPARED))]
+        main = evaluate_rows(unseen, name="out-of-fold rows", fold=fold[:, unseen])
+        analysed, rest = unseen, np.arange(manifest.rows)
     elif len(held):
-        looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
-        main = judged(held, name="held-out rows")
+        analysed, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
+        main = evaluate_rows(held, name="held-out rows")
+    # The order of the writes matters: after an interruption here, the digest of the model in run.json shows whether the
+    # model is the old or the new one, and unfinished.json remains until everything is in place.
     estimator.save(folder)
-    notes = (*manifest.notes, *map(_resumed, estimator.fit_diagnostics_.resumed))
+    notes = (*manifest.notes, *map(_note_versions, estimator.fit_diagnostics_.resumed))
     io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder), notes=notes).to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)
     if estimator.relevance_:
         io.write_text(folder / _RELEVANCE, _csv(estimator.relevance_))
-    for place in _evaluated(folder):  # also on files: they are of the model that was there before
+    for place in _evaluation_folders(folder):  # including evaluations on files, which are of the previous model
         io.remove(place)
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
     io.remove_file(folder / _ANALYSIS)
     if isinstance(estimator, PredictiveEstimator):
-        found = analyse(estimator, take, looked, rest, main, keys=keys, seed=manifest.seed)
-        found.save(folder / _ANALYSIS)
-    findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
+        result = analyse(estimator, take, analysed, rest, main, keys=keys, seed=manifest.seed)
+        result.save(folder / _ANALYSIS)
+    findings = _diagnose(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     if not estimator.resumable_:
         io.remove(folder / _CHECKPOINT, inside=True)
@@ -222,31 +243,32 @@ def finish(
     return main, findings
 
 
-def _resumed(versions: Mapping[str, str]) -> str:
-    """Say under which versions a part of a run was done."""
+def _note_versions(versions: Mapping[str, str]) -> str:
+    """Return a note on the versions under which a part of a run was done."""
     return f"a part of the fit was done under {', '.join(f'{name} {versions[name]}' for name in sorted(versions))}"
 
 
-def _examined(
+def _diagnose(
     folder: Path_, estimator: Estimator, others: Sequence[Evaluation], training: Evaluation | None, rows: int | None
 ) -> tuple[Finding, ...]:
-    found = analysis(folder)
-    lead = found.peers.behind["linear"] if found and found.peers else None
+    """Return the findings of a run, including the comparison with the linear model of its analysis."""
+    result = analysis(folder)
+    lead = result.peers.behind["linear"] if result and result.peers else None
     return diagnose(estimator, others, training=training, rows=rows, linear=lead)
 
 
-def shown_by(folder: Path_, estimator: Estimator, rows: int, found: Evaluation) -> tuple[Finding, ...]:
-    """Look a finished run over in the light of new rows; return what was not found without them."""
+def find_new_findings(folder: Path_, estimator: Estimator, rows: int, found: Evaluation) -> tuple[Finding, ...]:
+    """Return the additional findings of a finished run with an evaluation on new rows."""
     places = {name: Path(folder) / _EVALUATIONS / place for name, place in OWN.items()}
-    own = {name: Evaluation.load(place) for name, place in places.items() if io.holds(place)}
-    training = own.pop("training rows", None)
-    before = _examined(folder, estimator, [*own.values()], training, rows)
-    after = _examined(folder, estimator, [*own.values(), found], training, rows)
+    saved = {name: Evaluation.load(place) for name, place in places.items() if io.holds(place)}
+    training = saved.pop("training rows", None)
+    before = _diagnose(folder, estimator, [*saved.values()], training, rows)
+    after = _diagnose(folder, estimator, [*saved.values(), found], training, rows)
     return tuple(finding for finding in after if finding not in before)
 
 
 def analysis(folder: Path_) -> Analysis | None:
-    """Return what :func:`finish` found out about a run beside its scores, if it did.
+    """Return the analysis of a run, or None if it has none.
 
     Raises
     ------
@@ -258,23 +280,23 @@ def analysis(folder: Path_) -> Analysis | None:
 
 
 def _csv(columns: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a row for each column, with a head."""
+    """Return a CSV table with a header and a row for each column."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["column", *next(iter(columns.values()))])
-    writer.writerows([name, *told.values()] for name, told in columns.items())
+    writer.writerows([name, *values.values()] for name, values in columns.items())
     return text.getvalue()
 
 
-def scored(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:
-    """Score an estimator of any task; a density has no y."""
+def score_rows(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:
+    """Evaluate an estimator of any task; a density has no y."""
     if isinstance(estimator, Density):
         return evaluate_density(estimator, X, **named)
     return evaluate(cast(PredictiveEstimator, estimator), X, y, **named)
 
 
-def leave(folder: Path_, event: str, **values: Any) -> None:
-    """Note that a run was left before its end; without a checkpoint there is nothing to go on with."""
+def log_end(folder: Path_, event: str, **values: Any) -> None:
+    """Log that a run ended before its last epoch; without a checkpoint, it cannot be resumed."""
     if ranks().rank:
         return
     if not io.holds(Path(folder) / _CHECKPOINT, inside=True):
@@ -283,14 +305,14 @@ def leave(folder: Path_, event: str, **values: Any) -> None:
 
 
 def log(folder: Path_, event: str, **values: Any) -> None:
-    """Add a line to ``log.jsonl``, the one file of a run that tells times; of several ranks the first one does."""
+    """Add a line to ``log.jsonl``, the only file of a run with times; only the first of several ranks does."""
     if ranks().rank:
         return
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     io.append_text(Path(folder) / "log.jsonl", json.dumps({"time": now, "event": event, **values}) + "\n")
 
 
-# ------------------------------------------------------------------------------------------------- looking back
+# ---------------------------------------------------------------------------------------------------- reading
 
 
 def load(folder: Path_) -> tuple[Estimator, RunManifest | None]:
@@ -299,37 +321,38 @@ def load(folder: Path_) -> tuple[Estimator, RunManifest | None]:
     Raises
     ------
     FileError
-        If there is none, or none yet; the message says how to go on.
+        If the folder has no finished fit; the message says how to resume it.
     """
-    complete(folder)
+    require_complete(folder)
     return registry.load(folder), read_manifest(folder)
 
 
 def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
-    """Put an evaluation into a run; one of the same name is replaced."""
-    evaluation.save(io.real(io.real(Path(folder) / _EVALUATIONS) / _plain(evaluation.name)))
+    """Save an evaluation in a run; an evaluation of the same name is replaced."""
+    evaluation.save(io.real(io.real(Path(folder) / _EVALUATIONS) / _folder_name(evaluation.name)))
 
 
 def evaluations(folder: Path_) -> list[Evaluation]:
     """Return the evaluations of a run: those on files by name, then the held-out rows, then the training rows."""
-    found = [Evaluation.load(place) for place in _evaluated(folder)]
-    late = list(OWN)
-    return sorted(found, key=lambda e: (late.index(e.name) if e.name in late else -1, e.name))
+    loaded = [Evaluation.load(place) for place in _evaluation_folders(folder)]
+    last = list(OWN)
+    return sorted(loaded, key=lambda e: (last.index(e.name) if e.name in last else -1, e.name))
 
 
-def _evaluated(folder: Path_) -> list[Path]:
+def _evaluation_folders(folder: Path_) -> list[Path]:
     home = io.real(Path(folder) / _EVALUATIONS)
     return [place for place in sorted(home.iterdir()) if io.holds(place)] if home.is_dir() else []
 
 
 def page(folder: Path_) -> str:
-    """Return the report of a run as HTML."""
-    from fathomless.app.page.report import Page, render  # and with it matplotlib, which nothing else needs
+    """Return the page of a run as HTML."""
+    from fathomless.app.page.report import Page, render  # imports matplotlib, which nothing else needs
 
-    fitted, manifest = registry.load(finished(folder)), read_manifest(folder)
-    scored = evaluations(folder)
-    training = next((e for e in scored if e.name == "training rows"), None)
-    others = [e for e in scored if e is not training]
+    fitted = registry.load(finished(folder))
+    manifest = read_manifest(folder)
+    saved = evaluations(folder)
+    training = next((e for e in saved if e.name == "training rows"), None)
+    others = [e for e in saved if e is not training]
     data: dict[str, Any] = {"target names": list(manifest.targets) if manifest else ["y"]}
     if manifest is not None:
         data |= {"file": manifest.source, "bytes": manifest.bytes, "sha256": manifest.sha256, "rows": manifest.rows}
@@ -340,27 +363,27 @@ def page(folder: Path_) -> str:
             title=", ".join(data["target names"]),
             command=shlex.join(manifest.command) if manifest else None,
             estimator=fitted,
-            evaluations=scored,
-            findings=_examined(folder, fitted, others, training, manifest.rows if manifest else None),
+            evaluations=saved,
+            findings=_diagnose(folder, fitted, others, training, manifest.rows if manifest else None),
             analysis=analysis(folder),
             data=data,
             seed=fitted.seed_,
-            versions=_surroundings(fitted, dict(manifest.versions) if manifest else io.header(folder)[1]),
+            versions=_add_device(fitted, dict(manifest.versions) if manifest else io.header(folder)[1]),
             citation=[reference.text() for reference in registry.references(registry.family_of(fitted).name)],
         )
     )
 
 
-def _surroundings(fitted: Estimator, versions: Mapping[str, str]) -> dict[str, str]:
+def _add_device(fitted: Estimator, versions: Mapping[str, str]) -> dict[str, str]:
     """Return the versions of packages, and the device of the fit if it was an accelerator."""
     return {**versions, **({} if fitted.device_ == "cpu" else {"device": fitted.device_})}
 
 
-def _plain(name: str) -> str:
-    """Return a name that file systems take, whatever they think of case, and another one for every name."""
+def _folder_name(name: str) -> str:
+    """Return a portable and unique folder name, also for file systems that ignore case."""
     if name in OWN:
         return OWN[name]
     plain = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip(".-")
-    if plain == name and 0 < len(name) <= 60 and name not in OWN.values() and not _MARKED.search(name):
+    if plain == name and 0 < len(name) <= 60 and name not in OWN.values() and not _HASHED.search(name):
         return name
     return f"{plain[:60] or 'file'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

@@ -423,4 +423,4 @@ def test_options_of_another_structure_are_refused_by_name(
     (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},{i % 7}.5\n" for i in range(20)), encoding="utf-8")
     words = ["fit", "t.csv", "--target", "y", "--structure", "finite", "--dropout", "0.2"]
     assert cli.main(words) == 2
-    assert "which --structure finite has not; it is for --structure dropout" in capsys.readouterr().err
+    assert "which --structure finite does not have; it is for --structure dropout" in capsys.readouterr().err

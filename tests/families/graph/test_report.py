@@ -169,7 +169,9 @@ def test_a_density_is_fitted_scored_and_drawn_from(call: Call, workplace: Path) 
     evaluated = call("evaluate", "run", "flowers.csv")
     assert evaluated.code == 0, evaluated.err
     assert "log likelihood" in evaluated.out
-    assert call("sample", "run", "--rows", "7", "--seed", "3", "--out", "drawn.csv").out == "7 rows are in drawn.csv\n"
+    assert (
+        call("sample", "run", "--rows", "7", "--seed", "3", "--out", "drawn.csv").out == "Wrote 7 rows to drawn.csv\n"
+    )
     drawn = pyarrow.csv.read_csv("drawn.csv").to_pydict()
     assert list(drawn) == ["length", "width", "petal", "wing"]
     np.testing.assert_allclose(np.column_stack(list(drawn.values())), fitted.sample(7, random_state=3), rtol=1e-12)
@@ -185,7 +187,7 @@ def runs_table() -> Any:
     [
         (["flowers.csv"], "no --target was given"),
         (["flowers.csv", "--task", "density"], "--structure depth was given for a density"),
-        (["flowers.csv", "--target", "wing", *WORDS], "a density has no target; leave it out"),
+        (["flowers.csv", "--target", "wing", *WORDS], "a density has no target; omit it"),
         (["flowers.csv", *WORDS, "--stream"], "a density needs all rows at once"),
         (["flowers.csv", "--keep", "key", *WORDS], "column 'key' has the type String; densities need numbers"),
         (["flowers.csv", *WORDS, "--epochs", "3"], "--epochs was given, which --structure graph has not"),

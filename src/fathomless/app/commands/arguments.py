@@ -1,6 +1,6 @@
-"""What can be said on the command line: commands, their arguments, and the options of the estimators.
+"""Parser of the command line: commands, their arguments, and the options of the estimators.
 
-Nothing here needs more than the standard library, so that ``--help`` answers at once.
+This module needs only the standard library, so that ``--help`` is fast.
 """
 
 import argparse
@@ -11,8 +11,8 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
-from fathomless.app.commands.flags import add_option, flag_of, group_of, nested_arguments, old_arguments
-from fathomless.estimators.declaring import describe
+from fathomless.app.commands.flags import add_nested_arguments, add_old_arguments, add_option, flag_of, group_of
+from fathomless.estimators.declaring import described
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.family import Family
 from fathomless.families.registry import families, full_name, options
@@ -23,45 +23,44 @@ __all__ = ["form", "parser"]
 Command = Callable[[argparse.Namespace], int]
 
 _DATA = "CSV, JSON lines (also compressed), Excel, Parquet or Feather; - reads standard input"
-_FIRST = ("weights",)  # options of the networks that stand among those that matter most
-_NESTED = "of another option, or of one of its choices"  # heading of the options of values
-_THREADS = 1024  # more would only be slower, and systems have their limits
-_ABOUT = """You bring the data; the posterior brings the network.
+_FIRST = ("weights",)  # options of the estimators in the first group
+_NESTED = "nested options, with the option or choice they belong to"  # heading of the options of values
+_THREADS = 1024  # maximum: more threads are slower, and systems limit their number
+_ABOUT = """Bayesian neural networks for tables: fit, predict with uncertainty, evaluate.
 
   fathomless fit houses.csv --target price --out runs/price
   fathomless predict runs/price new.csv --out predictions.csv
   fathomless evaluate runs/price test.csv
   fathomless report runs/price --open
 
-fathomless COMMAND --help tells more."""
+fathomless COMMAND --help describes a command."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line, with the option that was perhaps meant."""
+    """Parser that reports errors in one line, with a suggestion for a misspelt option."""
 
-    old: Sequence[str] = ()  # flags of the version before, which are not suggested
+    old: Sequence[str] = ()  # deprecated flags, which are not suggested
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # here, where the command is known, rather than in the parser of all commands
-            meant = _meant(
-                unknown[0].partition("=")[0], [flag for flag in self._option_string_actions if flag not in self.old]
-            )
-            self.error(f"{' '.join(unknown)} was given, which is no argument of this command{meant}")
-        return found, []
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # reported here, where the command is known, not by the parser of all commands
+            flags = [flag for flag in self._option_string_actions if flag not in self.old]
+            suggestion = _suggest(unknown[0].partition("=")[0], flags)
+            self.error(f"{' '.join(unknown)} was given, which is no argument of this command{suggestion}")
+        return known, []
 
     def error(self, message: str) -> NoReturn:
-        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            message += _meant(found[1], re.findall(r"[\w-]+", found[2]))
-        self.exit(2, escape_control(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += _suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
+        self.exit(2, plain(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
 
 
-def _meant(given: str, allowed: Sequence[str]) -> str:
-    """Ask for the word that was perhaps meant: by initials, then by the beginnings of its words, then by its letters.
+def _suggest(given: str, allowed: Sequence[str]) -> str:
+    """Suggest a word: one with these initials, else one whose parts begin so, else one with similar letters.
 
     Examples
     --------
-    >>> _meant("--lr", ["--solver", "--learning-rate"]), _meant("--val-frac", ["--validation-fraction"])
+    >>> _suggest("--lr", ["--solver", "--learning-rate"]), _suggest("--val-frac", ["--validation-fraction"])
     ('; did you mean --learning-rate?', '; did you mean --validation-fraction?')
     """
     from difflib import get_close_matches
@@ -76,14 +75,14 @@ def _meant(given: str, allowed: Sequence[str]) -> str:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Room for names and, in quiet, the defaults."""
+    """Formatter with a wider column for the names of options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
 
 
 def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; it sets `run` to one of the commands, by name."""
+    """Return the parser of the whole command line; it sets `run` to the function of the command."""
     parser = _Parser(prog="fathomless", description=_ABOUT, allow_abbrev=False, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"fathomless {__version__}")
     names = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -96,20 +95,22 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         type=_level,
         action="append",
         metavar="LEVEL",
-        help="probability of the interval; may be repeated (default: 0.9)",
+        help="level of a prediction interval; may be repeated (default: 0.9)",
     )
-    predict.add_argument("--key", metavar="COLUMN", help="column that names the rows, to stand first in the output")
+    predict.add_argument(
+        "--key", metavar="COLUMN", help="column with the names of the rows; first column of the output"
+    )
     _unseen_argument(predict)
     predict.add_argument(
         "--out",
-        type=_filled,
+        type=_name,
         default="-",
         metavar="FILE",
         help=".csv, .tsv, .jsonl (also .gz), .parquet, .feather or .xlsx; - is CSV on standard output (default: -)",
     )
     _compare_parser(names, commands["compare"])
     evaluate = _command(
-        names, "evaluate", commands["evaluate"], "score a run on rows with known answers", "RUN DATA [--json]"
+        names, "evaluate", commands["evaluate"], "score a run on rows with known targets", "RUN DATA [--json]"
     )
     _run_argument(evaluate)
     _data_arguments(evaluate)
@@ -117,36 +118,46 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--weight",
         metavar="COLUMN",
-        help="column that says how often each row counts (default: that of the fit, if it is there)",
+        help="column of sample weights (default: that of the fit, if the table has it)",
     )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     _explain_parser(names, commands["explain"])
-    sample = _command(names, "sample", commands["sample"], "draw rows from a density", "RUN [--rows N] [--out FILE]")
-    _run_argument(sample)
-    sample.add_argument("--rows", type=_rows, default=1000, metavar="N", help="how many (default: 1000)")
-    sample.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the draws (default: 0)")
-    sample.add_argument("--out", type=_filled, default="-", metavar="FILE", help="as of predict (default: -)")
-    report = _command(names, "report", commands["report"], "write the page of a run", "RUN [--out FILE] [--open]")
+    _sample_parser(names, commands["sample"])
+    report = _command(names, "report", commands["report"], "write the HTML page of a run", "RUN [--out FILE] [--open]")
     _run_argument(report)
-    report.add_argument("--out", type=_filled, metavar="FILE", help="where to (default: RUN/report.html)")
-    report.add_argument("--open", action="store_true", help="show it in the browser")
+    report.add_argument("--out", type=_name, metavar="FILE", help="output file (default: RUN/report.html)")
+    report.add_argument("--open", action="store_true", help="open the page in the browser")
     _export_parser(names, commands["export"])
-    cite = _command(names, "cite", commands["cite"], "say what to cite", "[RUN] [--bibtex]")
-    cite.add_argument("folder", nargs="?", metavar="RUN", help="a run; all methods if left out")
-    cite.add_argument("--bibtex", action="store_true", help="as BibTeX")
+    cite = _command(names, "cite", commands["cite"], "print the references to cite", "[RUN] [--bibtex]")
+    cite.add_argument("folder", nargs="?", metavar="RUN", help="folder of a run (default: references of all methods)")
+    cite.add_argument("--bibtex", action="store_true", help="print BibTeX")
     _reproduce_parser(names, commands["reproduce"])
     demo = _command(names, "demo", commands["demo"], "fit a small real table and write its page", "[--out FOLDER]")
     demo.add_argument(
-        "--out", type=_filled, default="fathomless-demo", metavar="FOLDER", help="where to (default: fathomless-demo)"
+        "--out",
+        type=_name,
+        default="fathomless-demo",
+        metavar="FOLDER",
+        help="output folder (default: fathomless-demo)",
     )
     return parser
+
+
+def _sample_parser(names: Any, run: Command) -> None:
+    parser = _command(names, "sample", run, "sample rows from a density", "RUN [--rows N] [--out FILE]")
+    _run_argument(parser)
+    parser.add_argument("--rows", type=_rows, default=1000, metavar="N", help="number of rows (default: 1000)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the samples (default: 0)")
+    parser.add_argument(
+        "--out", type=_name, default="-", metavar="FILE", help="output file, formats as for predict (default: -)"
+    )
 
 
 def _unseen_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unseen",
         choices=("error", "ignore"),
-        help="what to do with categories that training did not see (default: as it was fitted)",
+        help="treatment of levels that the training table does not have (default: as in the fit)",
     )
 
 
@@ -170,7 +181,11 @@ def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argp
 
 def _explain_parser(names: Any, run: Command) -> None:
     parser = _command(
-        names, "explain", run, "say which columns drive the predictions, and how", "RUN DATA [--column NAME] [--json]"
+        names,
+        "explain",
+        run,
+        "compute permutation importance and partial dependence",
+        "RUN DATA [--column NAME] [--json]",
     )
     _run_argument(parser)
     _data_arguments(parser)
@@ -179,30 +194,35 @@ def _explain_parser(names: Any, run: Command) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="follow this one, by partial dependence; may be repeated (default: the three that matter most)",
+        help="column for partial dependence; may be repeated (default: the three most important)",
     )
-    parser.add_argument("--rows", type=_rows, default=1000, metavar="N", help="of DATA, at most (default: 1000)")
-    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the shuffles (default: 0)")
+    parser.add_argument(
+        "--rows", type=_rows, default=1000, metavar="N", help="maximum number of rows of DATA to use (default: 1000)"
+    )
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the permutations (default: 0)")
     _unseen_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _export_parser(names: Any, run: Command) -> None:
-    export = _command(names, "export", run, "write a run as one plain module", "RUN [--format NAME] [--out FILE]")
+    export = _command(
+        names, "export", run, "export a run for ONNX Runtime or PyTorch", "RUN [--format NAME] [--out FILE]"
+    )
     _run_argument(export)
     export.add_argument(
-        "--format", choices=("onnx", "torch"), default="onnx", help="for ONNX Runtime or PyTorch (default: onnx)"
+        "--format",
+        choices=("onnx", "torch"),
+        default="onnx",
+        help="format: ONNX, or an exported PyTorch program (default: onnx)",
     )
     export.add_argument(
         "--level",
         type=_level,
         action="append",
         metavar="P",
-        help="probability of a quantile; may be repeated (default: 0.05, 0.5, 0.95)",
+        help="level of a quantile output; may be repeated (default: 0.05, 0.5, 0.95)",
     )
-    export.add_argument(
-        "--out", type=_filled, metavar="FILE", help="where to (default: RUN/model.onnx or RUN/model.pt2)"
-    )
+    export.add_argument("--out", type=_name, metavar="FILE", help="output file (default: RUN/model.onnx or .pt2)")
 
 
 def _compare_parser(names: Any, run: Command) -> None:
@@ -212,39 +232,44 @@ def _compare_parser(names: Any, run: Command) -> None:
     _data_arguments(parser, threads=None)
     _target_arguments(parser)
     _keep_argument(parser)
-    parser.add_argument("--key", metavar="COLUMN", help="column that names the rows: not used to predict")
+    parser.add_argument("--key", metavar="COLUMN", help="column with the names of the rows; not used as a feature")
     _groups_argument(parser)
     parser.add_argument(
         "--methods",
-        type=_filled,
+        type=_name,
         metavar="A,B,C",
-        help="of the structures of fit, and constant, linear, boosting (default: all that do not take too long)",
+        help="methods: structures of fit, and constant, linear, boosting (default: all, without those that take very "
+        "long)",
     )
-    parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="of the rows (default: 5)")
-    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of folds and fits (default: 0)")
+    parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="number of folds (default: 5)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of folds and fits (default: 0)")
     parser.add_argument(
         "--jobs",
         type=_jobs,
         default=1,
         metavar="N",
-        help="processes, of one thread each; -1 is one for each core (default: 1)",
+        help="number of processes with one thread each; -1 for one per core (default: 1)",
     )
     parser.add_argument(
         "--out",
-        type=_filled,
+        type=_name,
         metavar="FOLDER",
-        help="where to; the same command goes on with what is done there (default: runs/compare-TARGET)",
+        help="output folder; the same command resumes a comparison there (default: runs/compare-TARGET)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _reproduce_parser(names: Any, run: Command) -> None:
     parser = _command(
-        names, "reproduce", run, "run an experiment of the papers, in a clone", "NAME [--full] [options] | --list"
+        names,
+        "reproduce",
+        run,
+        "run an experiment of the papers (needs a clone of the repository)",
+        "NAME [--full] [options] | --list",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; --list names them")
-    parser.add_argument("--list", action="store_true", help="name the experiments")
-    parser.add_argument("--full", action="store_true", help="the experiment itself, not its small version")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of an experiment, see --list")
+    parser.add_argument("--list", action="store_true", help="list the experiments")
+    parser.add_argument("--full", action="store_true", help="run the full experiment, not its small version")
     parser.add_argument(
         "--preset",
         default="default",
@@ -253,52 +278,55 @@ def _reproduce_parser(names: Any, run: Command) -> None:
     )
     parser.add_argument(
         "--out",
-        type=_filled,
+        type=_name,
         metavar="FOLDER",
-        help="where to; a full run that was interrupted goes on there (default: reproduced/NAME-MODE-PRESET)",
+        help="output folder; an interrupted full run resumes there (default: reproduced/NAME-MODE-PRESET)",
     )
-    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of everything (default: 0)")
-    parser.add_argument("--data", type=_filled, metavar="FOLDER", help="with the data sets (default: $FATHOMLESS_DATA)")
-    parser.add_argument("--threads", type=_threads, default=1, metavar="N", help="of the processor (default: 1)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the experiment (default: 0)")
+    parser.add_argument(
+        "--data", type=_name, metavar="FOLDER", help="folder of the data sets (default: $FATHOMLESS_DATA)"
+    )
+    parser.add_argument("--threads", type=_threads, default=1, metavar="N", help="number of CPU threads (default: 1)")
 
 
 def _run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="folder of a run, or of an estimator saved from Python")
 
 
-def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as many as the training used") -> None:
+def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as in the training") -> None:
     parser.add_argument("data", metavar="DATA", help=_DATA)
-    file = parser.add_argument_group("how the file is written")
+    file = parser.add_argument_group("file format")
     file.add_argument(
         "--delimiter",
         default="auto",
         metavar="CHARACTER",
-        help="between the cells of CSV; auto finds , ; tab or | (default: auto)",
+        help="delimiter of CSV; auto detects , ; tab or | (default: auto)",
     )
     file.add_argument(
         "--decimal",
         default="auto",
         choices=("auto", ".", ","),
         metavar="MARK",
-        help="decimal mark of CSV; auto finds . or , (default: auto)",
+        help="decimal mark of CSV; auto detects . or , (default: auto)",
     )
     file.add_argument(
         "--dates",
         default="auto",
         choices=("auto", "day-first", "month-first"),
-        help="what 03/04/2024 is; auto looks for a day above 12, and else leaves a column text (default: auto)",
+        help="order in dates such as 03/04/2024; auto needs a day above 12, otherwise the column is text (default: "
+        "auto)",
     )
     file.add_argument(
         "--no-header",
         dest="header",
         action="store_false",
-        help="the first row holds values: name columns column_1, ...",
+        help="the first row contains values; columns are named column_1, ...",
     )
     file.add_argument(
-        "--encoding", default="auto", metavar="NAME", help="of the text; auto is UTF-8, or UTF-16 (default: auto)"
+        "--encoding", default="auto", metavar="NAME", help="text encoding; auto is UTF-8 or UTF-16 (default: auto)"
     )
     if threads is not None:
-        parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
+        parser.add_argument("--threads", type=_threads, metavar="N", help=f"number of CPU threads (default: {threads})")
 
 
 def _target_arguments(table: Any) -> None:
@@ -307,17 +335,15 @@ def _target_arguments(table: Any) -> None:
         action="append",
         default=[],
         metavar="COLUMN",
-        help="what to predict; repeat it for several numbers at once; a density has none",
+        help="column to predict; may be repeated for several numeric targets; not for a density",
     )
     table.add_argument(
         "--task",
         default="auto",
         choices=("auto", "classification", "regression", "density"),
-        help="auto looks at the target; density models all columns, with --structure graph (default: auto)",
+        help="auto depends on the target; density models all columns, with --structure graph (default: auto)",
     )
-    table.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be repeated"
-    )
+    table.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="column to drop; may be repeated")
 
 
 def _keep_argument(table: Any) -> None:
@@ -326,12 +352,12 @@ def _keep_argument(table: Any) -> None:
         action="append",
         default=[],
         metavar="COLUMN",
-        help="a column to predict from though it seems to only name the rows; may be repeated",
+        help="column to use as a feature although it looks like an identifier; may be repeated",
     )
 
 
 def form(given: argparse.Namespace) -> dict[str, Any]:
-    """Return how the table of a command is written."""
+    """Return the options of the file format."""
     return {name: vars(given)[name] for name in ("delimiter", "decimal", "dates", "header", "encoding")}
 
 
@@ -339,29 +365,33 @@ def _groups_argument(table: Any) -> None:
     table.add_argument(
         "--groups",
         metavar="COLUMN",
-        help="column that says which rows belong together: they share a fold; not used to predict",
+        help="column of groups: rows of a group share a fold; not used as a feature",
     )
 
 
 def _row_arguments(table: Any) -> None:
     _keep_argument(table)
     _groups_argument(table)
-    table.add_argument("--weight", metavar="COLUMN", help="column that says how often each row counts")
+    table.add_argument("--weight", metavar="COLUMN", help="column of sample weights (number of times each row counts)")
     table.add_argument(
         "--stream",
         action="store_true",
-        help="read Parquet (a file, a folder, a pattern) in parts, in constant memory; done anyway if it is too large",
+        help="read Parquet (a file, a folder, a pattern) in parts, in constant memory; automatic for tables that do "
+        "not fit in memory",
     )
 
 
-def _watching_arguments(run: Any) -> None:
+def _progress_arguments(run: Any) -> None:
     run.add_argument(
-        "--quiet", action="store_true", help="no progress bar and no summary; notes on the table and warnings stay"
+        "--quiet", action="store_true", help="print no progress bar and no summary, only notes and warnings"
     )
-    run.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
-    run.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")
+    run.add_argument("--log-json", action="store_true", help="print progress as JSON, one object per line")
+    run.add_argument("--tensorboard", action="store_true", help="write TensorBoard logs to RUN/tensorboard")
     run.add_argument(
-        "--threads", type=_threads, metavar="N", help="of the processor (default: 1 for a width below 256, else all)"
+        "--threads",
+        type=_threads,
+        metavar="N",
+        help="number of CPU threads (default: 1 for a width below 256, otherwise all)",
     )
 
 
@@ -373,12 +403,12 @@ def _listed(family: Family) -> str:
 
 def _fit_parser(names: Any, run: Command) -> None:
     parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
-    first = parser.add_argument_group("what matters most")
+    first = parser.add_argument_group("main options")
     _target_arguments(first)
     first.add_argument(
         "--key",
         metavar="COLUMN",
-        help="column that names the rows: not used to predict, and written beside predictions",
+        help="column with the names of the rows; not used as a feature, copied to the predictions",
     )
     first.add_argument(
         "--structure",
@@ -386,7 +416,7 @@ def _fit_parser(names: Any, run: Command) -> None:
         type=full_name,
         choices=tuple(families()),
         metavar="NAME",
-        help="of the network, one of those below (default: depth)",
+        help="structure of the network, see the list below (default: depth)",
     )
     parser.epilog = "structures:\n" + "\n".join(_listed(one) for one in families().values())
     declared: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
@@ -400,34 +430,43 @@ def _fit_parser(names: Any, run: Command) -> None:
     for name in _FIRST:
         add_option(first, flag_of(name), name, declared[name], texts[name])
     first.add_argument(
-        "--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET, of a density runs/DATA)"
+        "--out",
+        type=_name,
+        metavar="FOLDER",
+        help="folder of the run (default: runs/TARGET, for a density runs/DATA)",
     )
     first.add_argument(
-        "--seed", type=_whole, default=0, metavar="N", help="the same seed gives the same bytes (default: 0)"
+        "--seed",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="seed of the fit; the same seed gives the same bytes (default: 0)",
     )
     again = first.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="go on with an interrupted run; start it if there is none")
-    again.add_argument("--overwrite", action="store_true", help="replace a run")
+    again.add_argument(
+        "--resume", action="store_true", help="resume an interrupted run; start a new one if there is none"
+    )
+    again.add_argument("--overwrite", action="store_true", help="replace an existing run")
     _data_arguments(parser, threads=None)
-    _row_arguments(parser.add_argument_group("the rows"))
-    _watching_arguments(parser.add_argument_group("the run"))
-    folded: dict[str, Any] = {}
-    for name, found in declared.items():
+    _row_arguments(parser.add_argument_group("rows"))
+    _progress_arguments(parser.add_argument_group("progress and threads"))
+    collapsed: dict[str, Any] = {}
+    for name, by_structure in declared.items():
         if name not in _FIRST:
-            title = group_of(name, found)
-            group = folded.setdefault(title, parser.add_argument_group(title))
-            add_option(group, flag_of(name), name, found, texts[name])
-    nested_arguments(folded.setdefault(_NESTED, parser.add_argument_group(_NESTED)))
-    _fold(parser, folded)
-    cast(_Parser, parser).old = old_arguments(parser, set(declared))
+            title = group_of(name, by_structure)
+            group = collapsed.setdefault(title, parser.add_argument_group(title))
+            add_option(group, flag_of(name), name, by_structure, texts[name])
+    add_nested_arguments(collapsed.setdefault(_NESTED, parser.add_argument_group(_NESTED)))
+    _collapse(parser, collapsed)
+    cast(_Parser, parser).old = add_old_arguments(parser, set(declared))
 
 
-def _fold(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:
-    """Let ``--help`` only name the options of some groups, and ``--help-all`` explain them."""
-    folded = []
+def _collapse(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:
+    """Make ``--help`` list only the names of the options of some groups, and ``--help-all`` their texts."""
+    collapsed = []
     for group in groups.values():
         actions = group._group_actions
-        folded.append((group, [(action, action.help) for action in actions]))
+        collapsed.append((group, [(action, action.help) for action in actions]))
         group.description = textwrap.fill(
             " ".join(action.option_strings[0] for action in actions), 76, break_on_hyphens=False
         )
@@ -436,14 +475,14 @@ def _fold(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:
 
     class All(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-            for group, actions in folded:
+            for group, actions in collapsed:
                 group.description = None
                 for action, text in actions:
                     action.help = text
             parser.print_help()
             parser.exit()
 
-    parser.add_argument("--help-all", action=All, nargs=0, help="explain the options that are only named below as well")
+    parser.add_argument("--help-all", action=All, nargs=0, help="also describe the options that are only listed below")
 
 
 def _whole(text: str) -> int:
@@ -481,7 +520,7 @@ def _threads(text: str) -> int:
     return value
 
 
-def _filled(text: str) -> str:
+def _name(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} was given; a name is needed")
     return text

@@ -1,4 +1,4 @@
-"""The columns of a table file: which are predicted, which predict, and what a prediction looks like as a table."""
+"""Roles of the columns of a table: targets, features, keys, weights and groups."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,48 +19,48 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parts",
-    "answered",
-    "answers",
     "divide",
-    "features",
-    "identifiers",
+    "drop_missing_targets",
+    "find_identifiers",
+    "infer_task",
     "kinds",
+    "read_weights",
     "roles",
+    "select_features",
+    "target_array",
     "target_kinds",
-    "task_of",
-    "weights",
 ]
 
-_NAMING = re.compile(  # how columns are called that name rows
+_IDENTIFIER = re.compile(  # usual names of identifiers
     r"(?i:^(id|idx|index|key|uuid|guid|nr|no|row|row_?names?|row_?num(ber)?|serial|unnamed: 0|__index_level_\d+__)$"
     r"|[\W_](id|uuid|guid)$)|[a-z]ID$"
 )
-_LEAST_TEXT = 20  # rows, from which text that is another one in each is no category
-_TIES = 7.0  # expected pairs of equal values; above, a measure is without any in less than one table of a thousand
-_ODD = 10  # odd cells that a note names
-_CLASSES = 10  # whole numbers with at most so many distinct values are classes
+_LEAST_TEXT = 20  # minimum number of rows to take a column of distinct texts for an identifier
+_TIES = 7.0  # expected number of pairs of equal values; above it, exp(-7) < 0.001 of the measurements have no such pair
+_ODD = 10  # maximum number of odd cells in a note
+_CLASSES = 10  # maximum number of distinct integers that are taken for classes
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A table, divided.
+    """Features, targets, weights and groups of a table.
 
     Attributes
     ----------
     X : pyarrow.Table
-        Columns that predict.
+        Features.
     targets : pyarrow.Table
-        Columns that are predicted, without gaps; none of a density.
+        Targets, without missing values; no columns for a density.
     weight : ndarray of float64, shape (N,), or None
-        How often each row counts.
+        Sample weights.
     groups : ndarray of int, shape (N,), or None
-        Number of the group that each row belongs to.
+        Number of the group of each row.
     notes : tuple of str
-        What was left out, and what perhaps should be, for the reader.
+        Notes on rows and columns that were dropped or look suspicious.
     names : tuple of str, or None
-        What the rows are called: by the key, or by a column that was left out since it seems to name them.
+        Names of the rows: the key, or a column that was dropped as an identifier.
     """
 
     X: "pa.Table"
@@ -82,50 +82,53 @@ def divide(
     keep: Sequence[str] = (),
     rows: Array | None = None,
 ) -> Parts:
-    """Divide a table into what predicts and what is predicted.
+    """Split a table into features, targets, weights and groups.
 
-    Rows without a target or of the weight 0, columns without any value, and those that only name the rows, unless they
-    are kept, are left out, and the notes say so. Whole numbers that seem to only number the rows predict,
-    since they may be the time, and a note names them. Another names the cells that keep a column of text from being
-    one of numbers or dates, with their rows; `rows` are the numbers of the rows in their file, from 0.
+    Rows without a target or with weight 0, columns without any value, and identifiers that are not in `keep` are
+    dropped, with a note. Integers that look like row numbers are kept as features, since they may be times, with a
+    note. A note lists the cells that make a column of numbers or dates a text column. `rows` are the numbers of the
+    rows in the file, starting at 0.
 
     Raises
     ------
     DataError
-        For columns that are not there or have two roles, and if nothing is left.
+        If a column does not exist or has two roles, or if no column is left.
     """
     from fathomless.tables.oddities import left_out, odd_cells
 
-    left = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, drop=drop)
-    present(frame.column_names, keep)
-    if both := [name for name in keep if name in (*targets, *left)]:
+    dropped = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, drop=drop)
+    check_columns(frame.column_names, keep)
+    if both := [name for name in keep if name in (*targets, *dropped)]:
         raise DataError(
-            f"column {both[0]!r} is to be kept, and is a target, a key, a weight, a group or dropped as well"
+            f"column {both[0]!r} was given with --keep, and is also a target, a key, a weight, a group or dropped"
         )
     whole = frame
     places = np.arange(len(frame)) if rows is None else rows
-    frame, notes, known = answered(frame, targets) if targets else (frame, [], np.ones(len(frame), dtype=bool))
+    frame, notes, known = (
+        drop_missing_targets(frame, targets) if targets else (frame, [], np.ones(len(frame), dtype=bool))
+    )
     places = places[known]
-    counts = None if weight is None else weights(frame[weight], weight)
+    counts = None if weight is None else read_weights(frame[weight], weight)
     if counts is not None and not counts.all():
         notes.append(left_out(int((counts == 0.0).sum()), "of the weight 0"))
-        frame, places, counts = frame.filter(counts > 0.0), places[counts > 0.0], counts[counts > 0.0]
-    X = frame.drop_columns([*targets, *left])
+        counted = counts > 0.0
+        frame, places, counts = frame.filter(counted), places[counted], counts[counted]
+    X = frame.drop_columns([*targets, *dropped])
     empty = [name for name in X.column_names if X[name].null_count == len(X)]
     if empty:
-        notes.append(f"left out, since they hold no value: {some(empty)}")
+        notes.append(f"dropped columns without any value: {some(empty)}")
         X = X.drop_columns(empty)
-    naming, told = identifiers(X, keep, whole)
-    notes += told
+    naming, naming_notes = find_identifiers(X, keep, whole)
+    notes += naming_notes
     X = X.drop_columns(naming)
     for name in (*targets, *X.column_names):
         if name not in keep and (odd := odd_cells(frame[name])):
             notes.append(
-                f"taken as categories, though most of its cells are {odd.what} (correct the others, or leave them "
-                f"empty; --keep COLUMN says that it is meant): {name!r}, for {_told(odd, places)}"
+                f"categorical, although most cells are {odd.what} (correct the other cells, or leave them empty; "
+                f"--keep COLUMN confirms it): {name!r}, for {_list_cells(odd, places)}"
             )
-    looked = [name for name in (*targets, *X.column_names) if name not in keep]
-    notes += [note for name in looked if (note := _rounded(name, frame[name]))]
+    checked = [name for name in (*targets, *X.column_names) if name not in keep]
+    notes += [note for name in checked if (note := _note_rounding(name, frame[name]))]
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
@@ -135,38 +138,38 @@ def divide(
     return Parts(X, frame.select(list(targets)), counts, tuple(notes), names, of_row)
 
 
-def identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> tuple[list[str], list[str]]:
-    """Find columns that only name the rows, and say so; whole numbers that may only number them are told alone.
+def find_identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> tuple[list[str], list[str]]:
+    """Find identifiers of rows among the features, and integers that look like row numbers.
 
     Parameters
     ----------
     X : pyarrow.Table
-        Columns that predict, of all rows or of some.
+        Features, of all rows or of some.
     keep : sequence of str
-        Columns that are meant to predict.
+        Columns that are used as features in any case.
     whole : pyarrow.Table
-        The same columns with the rows that are left out, among which numbers are counted.
+        The same columns including the dropped rows, for the test of row numbers.
 
     Returns
     -------
     naming, notes
-        The names of those to leave out, and notes for the reader.
+        Names of the columns to drop, and notes. Row numbers are only noted.
     """
     notes = []
-    naming = [name for name in X.column_names if name not in keep and _names_rows(name, X[name])]
+    naming = [name for name in X.column_names if name not in keep and _is_identifier(name, X[name])]
     if naming:
-        notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
+        notes.append(f"dropped columns that look like identifiers (--keep COLUMN keeps one): {some(naming)}")
     others = [name for name in X.column_names if name not in (*naming, *keep)]
-    if counting := [name for name in others if _numbers_rows(whole[name])]:
+    if counting := [name for name in others if _is_row_number(whole[name])]:
         notes.append(
-            "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
-            f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
+            "features that look like row numbers, because all values are different integers with few gaps (--drop or "
+            f"--key COLUMN removes one, --keep COLUMN confirms it): {some(counting)}"
         )
     return naming, notes
 
 
-def _rounded(name: str, column: Any) -> str | None:
-    """Say that whole numbers of a column have more digits than a number holds."""
+def _note_rounding(name: str, column: Any) -> str | None:
+    """Return a note if integers of a column have more digits than a 64-bit float."""
     import pyarrow as pa
     import pyarrow.types as types
 
@@ -177,20 +180,20 @@ def _rounded(name: str, column: Any) -> str | None:
         long = long[(long > 2**53) | (long < -(2**53))].tolist()
         if odd := next((value for value in long if value != int(float(value))), None):
             return (
-                f"rounded to the 16 digits that a number holds: {name!r}, as {odd} (if these are names, --drop leaves "
-                "them out, and text in quotes with a letter in front makes them categories)"
+                f"rounded to the 16 digits of a 64-bit float: {name!r}, for instance {odd} (if these are identifiers, "
+                "--drop removes the column, and text with a letter in front makes it categorical)"
             )
     if column.type == pa.string() and (odd := long_number(column)):
-        return f"taken as categories, since a number holds 16 digits of its whole numbers: {name!r}, as {odd}"
+        return f"categorical, because its integers exceed the 16 digits of a 64-bit float: {name!r}, for instance {odd}"
     return None
 
 
-def _told(odd: "Odd", places: Array) -> str:
-    """Say what is odd, and in which rows of the file."""
+def _list_cells(odd: "Odd", places: Array) -> str:
+    """Return the odd cells and their rows in the file as text."""
     from fathomless.tables.headers import short
 
-    said = ", ".join(f"{short(cell)} in row {places[row] + 1}" for cell, row in odd.cells[:_ODD])
-    return said if len(odd.cells) <= _ODD else f"{said}, ... ({len(odd.cells):,} in all)"
+    cells = ", ".join(f"{short(cell)} in row {places[row] + 1}" for cell, row in odd.cells[:_ODD])
+    return cells if len(odd.cells) <= _ODD else f"{cells}, ... ({len(odd.cells):,} in all)"
 
 
 def roles(
@@ -202,36 +205,36 @@ def roles(
     groups: str | None = None,
     drop: Sequence[str] = (),
 ) -> list[str]:
-    """Return the columns that neither predict nor are predicted.
+    """Return the columns that are neither features nor targets.
 
     Raises
     ------
     DataError
-        For columns that are not there or have two roles.
+        If a column does not exist or has two roles.
     """
-    left = [*dict.fromkeys(drop), *(name for name in (key, weight, groups) if name is not None)]
+    others = [*dict.fromkeys(drop), *(name for name in (key, weight, groups) if name is not None)]
     for name in targets:
         if name not in have and "," in name and all(part.strip() in have for part in name.split(",")):
             raise DataError(
-                f"there is no column {name!r}; repeat --target for each of several numbers. Several labels at once are "
-                "for Python, where y may be a matrix of 0 and 1; here, fit one after the other"
+                f"there is no column {name!r}; repeat --target for several numeric targets. Multilabel classification "
+                "is only available from Python, where y may be a matrix of 0 and 1; here, fit one label at a time"
             )
-    present(have, [*targets, *left])
-    twice = sorted({name for name in (*targets, *left) if [*targets, *left].count(name) > 1})
+    check_columns(have, [*targets, *others])
+    twice = sorted({name for name in (*targets, *others) if [*targets, *others].count(name) > 1})
     if twice:
         raise DataError(
             f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight, a group or dropped"
         )
-    return left
+    return others
 
 
-def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", list[str], Array]:
-    """Return the rows whose targets are all known, a note on the others, and which rows these are.
+def drop_missing_targets(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", list[str], Array]:
+    """Return the rows without missing targets, a note on the dropped rows, and the mask of the kept rows.
 
     Raises
     ------
     DataError
-        If there is none.
+        If no row is left.
     """
     from fathomless.tables.oddities import left_out
 
@@ -247,66 +250,66 @@ def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", lis
     return frame.filter(~gaps), [left_out(int(gaps.sum()), "without a target")], ~gaps
 
 
-def present(have: Sequence[str], wanted: Iterable[str]) -> None:
-    """Check that columns are there.
+def check_columns(have: Sequence[str], wanted: Iterable[str]) -> None:
+    """Check that columns exist.
 
     Raises
     ------
     DataError
-        If one is not; with the name that was perhaps meant.
+        If a column does not exist; the message suggests a similar name.
     """
     for name in wanted:
         if name not in have:
             near = [other for other in have if other.casefold() == name.casefold()] or get_close_matches(name, have)
-            meant = f"; did you mean {near[0]!r}?" if near else "."
+            suggestion = f"; did you mean {near[0]!r}?" if near else "."
             from fathomless.tables.headers import headless
 
-            raise DataError(f"there is no column {name!r}{meant} The columns are {some(have)}{headless(have)}")
+            raise DataError(f"there is no column {name!r}{suggestion} The columns are {some(have)}{headless(have)}")
 
 
-def task_of(targets: "pa.Table") -> tuple[str, str]:
-    """Say whether targets are classes or numbers, and why.
+def infer_task(targets: "pa.Table") -> tuple[str, str]:
+    """Return "classification" or "regression", and the reason.
 
-    Text, true and false, and whole numbers with at most ten distinct values are classes.
+    Text, booleans, and integers with at most ten distinct values are classes.
     """
     import pyarrow.types as types
 
     if targets.num_columns > 1:
-        why = "there are several targets"
-        if all(types.is_integer(one.type) and set(one.unique().to_pylist()) <= {0, 1} for one in targets.columns):
-            why += ", whose 0 and 1 count as numbers: several labels at once are for Python"
-        return "regression", why
+        reason = "there are several targets"
+        if all(types.is_integer(col.type) and set(col.unique().to_pylist()) <= {0, 1} for col in targets.columns):
+            reason += ", with 0 and 1 as numbers (multilabel classification is only available from Python)"
+        return "regression", reason
     column = targets.column(0)
     if types.is_boolean(column.type):
-        return "classification", "it is true or false"
+        return "classification", "it is boolean"
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)):
         return "classification", f"it is {'text' if 'string' in str(column.type) else column.type}"
     distinct = len(column.unique())
     if types.is_integer(column.type) and distinct <= _CLASSES:
-        return "classification", f"it has {distinct} distinct whole numbers"
-    return "regression", "it is a number"
+        return "classification", f"it has {distinct} distinct integers"
+    return "regression", "it is numeric"
 
 
-def answers(targets: "pa.Table", task: str) -> Array:
+def target_array(targets: "pa.Table", task: str) -> Array:
     """Return the targets as an array: labels, shape (N,), or numbers, shape (N,) or (N, T).
 
     Raises
     ------
     DataError
-        For text, or true and false, where numbers are needed, for several targets of a classification, and for dates
-        or lists as classes.
+        For text or booleans in a regression, for several targets in a classification, and for dates or lists as
+        classes.
     """
     names = targets.column_names
     if task == "classification":
         if len(names) > 1:
             raise DataError(
-                f"{len(names)} targets were given; classification is of one column on the command line: fit one after "
-                "the other, or columns of 0 and 1 together from Python"
+                f"{len(names)} targets were given; classification is of one column on the command line: fit one column "
+                "at a time, or use Python for several columns of 0 and 1"
             )
         values = targets.column(0).to_pylist()
         if long := next((value for value in values if isinstance(value, int) and value != float(value)), None):
             raise DataError(
-                f"target {names[0]!r} has the class {long}; whole numbers beyond 2^53 are rounded where tables are "
+                f"target {names[0]!r} has the class {long}; whole numbers beyond 2^53 are rounded when a table is "
                 "read: write these classes as text, with a letter in front"
             )
         families = {family(value) for value in values}
@@ -330,33 +333,33 @@ def _numbers(column: Any, name: str) -> Array:
     import pyarrow as pa
 
     try:
-        found = column.cast(pa.float64(), safe=False).to_numpy()  # of whole numbers beyond 2^53 the nearest
+        values = column.cast(pa.float64(), safe=False).to_numpy()  # integers beyond 2^53 are rounded
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"column {name!r} holds {column.type} such as {column[0].as_py()!r}; numbers are needed here: give "
             "--task classification if these are classes, or choose another column"
         ) from error
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(values, dtype=np.float64)
 
 
-def weights(column: Any, name: str) -> Array:
-    """Read how often each row counts, (N,).
+def read_weights(column: Any, name: str) -> Array:
+    """Return the sample weights in a column, (N,).
 
     Raises
     ------
     DataError
-        For what is no finite number, 0 or more, and if no row counts.
+        If a weight is negative or not finite, or if all are 0.
     """
-    found = _numbers(column, name)
-    bad = ~(np.isfinite(found) & (found >= 0.0))
+    values = _numbers(column, name)
+    bad = ~(np.isfinite(values) & (values >= 0.0))
     if bad.any():
         raise DataError(
-            f"column {name!r} says how often each row counts and has {column[int(np.argmax(bad))].as_py()!r} in "
-            f"{rows_of(bad)}; finite numbers, 0 or more, are allowed"
+            f"column {name!r} of sample weights has {column[int(np.argmax(bad))].as_py()!r} in {rows_of(bad)}; finite "
+            "numbers, 0 or more, are allowed"
         )
-    if not found.any():
-        raise DataError(f"column {name!r} says how often each row counts and is 0 in all {len(found):,} rows")
-    return found
+    if not values.any():
+        raise DataError(f"column {name!r} of sample weights is 0 in all {len(values):,} rows")
+    return values
 
 
 def _groups(column: Any, name: str) -> Array:
@@ -364,19 +367,17 @@ def _groups(column: Any, name: str) -> Array:
     gaps = column.is_null(nan_is_null=True).to_numpy()
     if gaps.any():
         raise DataError(
-            f"column {name!r} says which rows belong together and has no value in {rows_of(gaps)}; fill it, or leave "
-            "these rows out"
+            f"column {name!r} of groups has no value in {rows_of(gaps)}; fill in the values, or remove these rows"
         )
-    found: Array = np.unique(np.array([str(value) for value in column.to_pylist()]), return_inverse=True)[1].ravel()
-    if not found.any():
-        raise DataError(
-            f"column {name!r} says which rows belong together and holds one value alone; at least two groups are needed"
-        )
-    return found
+    texts = np.array([str(value) for value in column.to_pylist()])
+    numbers: Array = np.unique(texts, return_inverse=True)[1].ravel()
+    if not numbers.any():
+        raise DataError(f"column {name!r} of groups has only one value; at least two groups are needed")
+    return numbers
 
 
-def _names_rows(name: str, column: Any) -> bool:
-    """Whether text is another one in nearly every row, or a column is called like a name and differs in all."""
+def _is_identifier(name: str, column: Any) -> bool:
+    """Return True for text that differs in nearly every row, or a column named like an identifier without ties."""
     import pyarrow.types as types
 
     from fathomless.tables.oddities import odd_cells
@@ -388,13 +389,14 @@ def _names_rows(name: str, column: Any) -> bool:
     differs = (len(column) > 100 and distinct > 0.9 * len(column)) or distinct == len(column) >= _LEAST_TEXT
     if text and differs and not odd_cells(column):
         return True
-    return bool(_NAMING.search(name)) and distinct == len(column) > 1
+    return bool(_IDENTIFIER.search(name)) and distinct == len(column) > 1
 
 
-def _numbers_rows(column: Any) -> bool:
-    """Whether whole numbers all differ, though of N measures, each one of R values, N(N-1)/2R pairs would be equal.
+def _is_row_number(column: Any) -> bool:
+    """Return True if integers are all different although ties are expected.
 
-    R counts from the smallest to the largest in their common step: 10, 20, 30, ... are as 1, 2, 3, ...
+    Among N independent values from a range of R integers, N(N-1)/2R pairs are equal on average. R is counted in units
+    of the greatest common divisor of the differences: 10, 20, 30, ... are like 1, 2, 3, ...
     """
     import pyarrow.types as types
 
@@ -404,7 +406,8 @@ def _numbers_rows(column: Any) -> bool:
     n = len(values)
     if n < len(column) or n < 2:
         return False
-    steps = np.diff(values.astype(np.uint64))  # modulo 2^64, and so right for negative numbers too
+    # Identifiers are often multiples of a step, such as 10, 20, 30; the number of possible values is counted in steps.
+    steps = np.diff(values.astype(np.uint64))  # modulo 2^64, therefore correct for negative numbers too
     width = (int(values[-1]) - int(values[0])) // int(np.gcd.reduce(steps)) + 1
     return n * (n - 1) / (2 * width) > _TIES
 
@@ -413,7 +416,7 @@ def _numbers_rows(column: Any) -> bool:
 
 
 def kinds(schema: Schema) -> dict[str, str]:
-    """Say how the columns that an estimator was trained on are to be read: name -> kind."""
+    """Return the kinds by which to read the columns of a fitted estimator: name -> kind."""
     if not schema.named:
         return {}
     text = {column.name for column in schema.columns if all(isinstance(level, str) for level in column.levels)}
@@ -421,34 +424,34 @@ def kinds(schema: Schema) -> dict[str, str]:
 
 
 def target_kinds(names: Sequence[str], labels: Sequence[Any] | None) -> dict[str, str]:
-    """Say how the columns of the answers are to be read; `labels` are the classes, if these are classes."""
+    """Return the kinds by which to read the targets: name -> kind; `labels` are the classes of a classification."""
     families = {"numeric"} if labels is None else {family(label) for label in labels}
     kind = {"text": "category", "boolean": "boolean"}.get(families.pop(), "numeric")
     return dict.fromkeys(names, kind)
 
 
-def features(frame: "pa.Table", schema: Schema) -> Any:
-    """Choose the columns that an estimator was trained on; by position if it was trained on an array.
+def select_features(frame: "pa.Table", schema: Schema) -> Any:
+    """Select the columns that an estimator was trained on; by position if it was trained on an array.
 
     Raises
     ------
     DataError
-        If columns are absent.
+        If a column does not exist.
     """
     if schema.named:
         names = [column.name for column in schema.columns]
-        present(frame.column_names, names)
+        check_columns(frame.column_names, names)
         return frame.select(names)
     if frame.num_columns != len(schema.columns):
         raise DataError(
             f"the table has {frame.num_columns} columns; the model was trained on an array of {len(schema.columns)} "
-            "columns without names: give these alone, in the order of training"
+            "columns without names: give only these columns, in the order of training"
         )
     return np.column_stack([_numbers(frame[name], name) for name in frame.column_names])
 
 
-def tabled(columns: Mapping[str, Any]) -> "pa.Table":
-    """Make a table of named columns."""
+def make_table(columns: Mapping[str, Any]) -> "pa.Table":
+    """Return a table of named columns."""
     import pyarrow as pa
 
     from fathomless.tables import arrays
@@ -456,8 +459,8 @@ def tabled(columns: Mapping[str, Any]) -> "pa.Table":
     return pa.table({name: arrays.column(values) for name, values in columns.items()})
 
 
-def joined(pieces: Iterable["pa.Table"]) -> "pa.Table":
-    """Put pieces of a table together."""
+def concatenate(pieces: Iterable["pa.Table"]) -> "pa.Table":
+    """Concatenate pieces of a table."""
     import pyarrow as pa
 
     return pa.concat_tables(list(pieces))

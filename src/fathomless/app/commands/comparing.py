@@ -1,4 +1,4 @@
-"""The command ``compare``: every method on one table, ranked, on the terminal and as a page."""
+"""Command ``compare``: all methods on one table, ranked, on the terminal and as an HTML page."""
 
 import argparse
 import json
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-_SHOWN = {  # scores that are laid out beside the log-likelihood, and how they are headed
+_SCORES = {  # scores beside the log-likelihood, and their headings
     "rmse": "RMSE",
     "crps": "CRPS",
-    "coverage_90": "Inside 90 %",
+    "coverage_90": "Coverage 90 %",
     "accuracy": "Accuracy",
     "brier": "Brier",
-    "ece": "Calibration error",
-    "auroc": "Area under ROC",
+    "ece": "ECE",
+    "auroc": "ROC AUC",
 }
 
 
 def compare(given: argparse.Namespace) -> int:
-    """Compare methods on a table; what is done is kept, and the same command goes on with the rest."""
+    """Compare methods on a table; finished fits are kept, and the same command resumes the comparison."""
     import numpy as np
 
     from fathomless.app.commands import inputs
@@ -41,7 +41,7 @@ def compare(given: argparse.Namespace) -> int:
     from fathomless.system.progress import Silent, Terminal
 
     if len(given.target) != 1:
-        raise DataError(f"{len(given.target)} targets were given (--target); a comparison is of one")
+        raise DataError(f"{len(given.target)} targets were given (--target); a comparison needs exactly one")
     if given.task == "density":
         raise DataError("--task density was given; densities are not compared: fit them with --structure graph")
     request = inputs.FitRequest(
@@ -59,9 +59,9 @@ def compare(given: argparse.Namespace) -> int:
         note(text)
     X, y = table.take(np.arange(table.rows))
     out = Path(given.out if given.out is not None else f"runs/compare-{given.target[0]}")
-    again = shlex.join(["fathomless", *given.words])
+    command = shlex.join(["fathomless", *given.words])
     try:
-        found = compared(
+        comparison = compared(
             X,
             y,
             task=table.task,
@@ -74,51 +74,53 @@ def compare(given: argparse.Namespace) -> int:
             progress=Terminal("fit") if sys.stderr is not None and sys.stderr.isatty() else Silent(),
         )
     except KeyboardInterrupt as stop:
-        raise Stopped(f"stopped; what is done is kept in {out}. To go on: {again}", exit_code(stop)) from None
-    told = {"target": given.target[0], "data": table.name, "command": again, **asdict(found)}
-    io.write_text(out / "compare.json", json.dumps(_plain(told), indent=1) + "\n")
-    io.write_text(out / "compare.html", page(found, given.target[0], table.name, again))
+        raise Stopped(f"stopped; finished fits are kept in {out}. To resume: {command}", exit_code(stop)) from None
+    record = {"target": given.target[0], "data": table.name, "command": command, **asdict(comparison)}
+    io.write_text(out / "compare.json", json.dumps(_plain(record), indent=1) + "\n")
+    io.write_text(out / "compare.html", page(comparison, given.target[0], table.name, command))
     if given.json:
-        show(json.dumps(_plain(told)))
+        show(json.dumps(_plain(record)))
         return 0
-    show(f"{given.target[0]}: {found.task}, {found.rows:,} rows, {found.folds} folds\n")
-    show(_lines(ranks(found)))
-    for text in [*found.notes, *(f"{one.name} has no result: {one.failed}" for one in found.methods if one.failed)]:
+    show(f"{given.target[0]}: {comparison.task}, {comparison.rows:,} rows, {comparison.folds} folds\n")
+    show(_lines(ranks(comparison)))
+    failed = [f"{method.name} has no result: {method.failed}" for method in comparison.methods if method.failed]
+    for text in [*comparison.notes, *failed]:
         note(text)
-    show(f"\nThe page is {out / 'compare.html'}.")
+    show(f"\nReport: {out / 'compare.html'}")
     return 0
 
 
-def page(found: "Comparison", target: str, data: str, command: str) -> str:
-    """Return the page of a comparison."""
+def page(comparison: "Comparison", target: str, data: str, command: str) -> str:
+    """Return the HTML page of a comparison."""
     from fathomless.app.page.markup import render_template
     from fathomless.plots.page import TextTable
 
-    done = [method for method in found.methods if not method.failed]
-    lost = [method for method in found.methods if method.failed]
+    done = [method for method in comparison.methods if not method.failed]
+    failed = [(method.name, method.failed) for method in comparison.methods if method.failed]
     return render_template(
         "compare.html.j2",
-        title=f"Which method for {target}?",
+        title=f"Comparison of methods: {target}",
         lede=_lede(done),
         figures=_figures(done),
-        table=ranks(found),
-        notes=found.notes,
-        failed=TextTable("", ("Method", "Why"), [(one.name, one.failed) for one in lost], text=2) if lost else None,
-        made=f"{found.rows:,} rows of {data} in {found.folds} folds, the same for all methods. Each method predicts a "
-        "fold after it was fitted to the others, as it comes; categories that a training did not see count as missing. "
-        "Log-likelihood is the mean log density of rows in nats, in units of the target. Behind is how much less it is "
-        "than under the best method, row by row, with the standard error over rows, which count as independent. "
-        "Seconds are those of one fit, and of the predictions of one fold, on one thread.",
+        table=ranks(comparison),
+        notes=comparison.notes,
+        failed=TextTable("Methods that failed", ("Method", "Error"), failed, text=2) if failed else None,
+        made=f"{comparison.rows:,} rows of {data} in {comparison.folds} folds, the same for all methods. Each method "
+        "has its default options and predicts every fold after a fit to the other folds. Levels that are not in the "
+        "training rows count as missing. Log-likelihood is the mean log density per row, in nats, with the target in "
+        "its own unit. Difference is the log-likelihood of the best method minus that of the method, paired by row, ± "
+        "one standard error over independent rows. Times are those of one fit and of the predictions of one fold, on "
+        "one thread.",
         command=command,
     )
 
 
-def ranks(found: "Comparison") -> "TextTable":
-    """Return the methods in their order, with their scores, as text."""
-    from fathomless.plots.page import TextTable, format_with_error, number
+def ranks(comparison: "Comparison") -> "TextTable":
+    """Return the methods in ranked order, with their scores, as text."""
+    from fathomless.plots.page import TextTable, measured, number
 
-    done = [method for method in found.methods if not method.failed]
-    names = [name for name in _SHOWN if any(name in method.scores for method in done)]
+    done = [method for method in comparison.methods if not method.failed]
+    names = [name for name in _SCORES if any(name in method.scores for method in done)]
     rows = []
     for method in done:
         scores = [method.scores.get(name) for name in names]
@@ -129,19 +131,19 @@ def ranks(found: "Comparison") -> "TextTable":
         others = ["" if score is None else number(score.value) for score in scores]
         seconds = [number(method.fit_seconds), number(method.predict_seconds)]
         rows.append((method.name, first.strip(), behind.strip(), *others, *seconds))
-    head = ("Method", "Log-likelihood", "Behind", *(_SHOWN[name] for name in names), "Fit, s", "Predict, s")
-    return TextTable("Methods, the best first", head, rows)
+    head = ("Method", "Log-likelihood", "Difference", *(_SCORES[name] for name in names), "Fit, s", "Predict, s")
+    return TextTable("Methods by log-likelihood per row, in nats", head, rows)
 
 
 def _lede(done: "list[Compared]") -> list[str]:
-    """Say what the ranks come to."""
+    """Return the headline: the best method, and those within two standard errors."""
     if not done:
         return ["No method could be fitted."]
-    close = [one.name for one in done[1:] if one.behind.value <= 2.0 * (one.behind.error or 0.0)]
-    first = f"{done[0].name} predicts unseen rows best"
+    close = [method.name for method in done[1:] if method.behind.value <= 2.0 * (method.behind.error or 0.0)]
+    first = f"Highest log-likelihood on unseen rows: {done[0].name}"
     if not close:
         return [f"{first}, by more than two standard errors."]
-    return [f"{first}. Within two standard errors of it: {', '.join(close)}."]
+    return [f"{first}. Within two standard errors: {', '.join(close)}."]
 
 
 def _figures(done: "list[Compared]") -> "list[Figure]":
@@ -154,15 +156,16 @@ def _figures(done: "list[Compared]") -> "list[Figure]":
     return [
         picture(
             "behind",
-            partial(_behind, done),
-            says=f"{best} is best; the others lie up to {max(one.behind.value for one in done):.2f} nats behind.",
-            caption="How far each method's log density of a row lies behind that of the best: mean and two standard "
-            "errors of the paired difference.",
+            partial(_draw_differences, done),
+            says=f"{best} has the highest log-likelihood; largest difference to it: "
+            f"{max(method.behind.value for method in done):.2f} nats per row.",
+            caption="Log-likelihood of the best method minus that of each method, in nats per row: paired mean ± two "
+            "standard errors.",
             height=height,
         ),
         picture(
             "seconds",
-            partial(_seconds, done),
+            partial(_draw_seconds, done),
             says=f"{best} takes {done[0].fit_seconds:.1f} seconds a fit.",
             caption="Seconds of one fit, on one thread.",
             height=height,
@@ -170,30 +173,30 @@ def _figures(done: "list[Compared]") -> "list[Figure]":
     ]
 
 
-def _behind(done: "list[Compared]", ax: Any) -> Any:
+def _draw_differences(done: "list[Compared]", ax: Any) -> Any:
     from fathomless.plots.canvas import GRID, INK, start
 
-    ax = start(ax, "", "nats per row behind the best", "")
+    ax = start(ax, "", "nats per row below the best", "")
     place = range(len(done))
-    errors = [2.0 * (one.behind.error or 0.0) for one in done]
-    ax.errorbar([one.behind.value for one in done], place, xerr=errors, fmt="o", color=INK, markersize=4, lw=1)
+    errors = [2.0 * (method.behind.error or 0.0) for method in done]
+    ax.errorbar([method.behind.value for method in done], place, xerr=errors, fmt="o", color=INK, markersize=4, lw=1)
     ax.axvline(0.0, color=GRID, lw=1, zorder=0)
-    _named(ax, done)
+    _label_methods(ax, done)
     return ax
 
 
-def _seconds(done: "list[Compared]", ax: Any) -> Any:
+def _draw_seconds(done: "list[Compared]", ax: Any) -> Any:
     from fathomless.plots.canvas import INK, start
 
     ax = start(ax, "", "seconds of a fit", "")
-    ax.plot([max(one.fit_seconds, 1e-3) for one in done], range(len(done)), "o", color=INK, markersize=4)
+    ax.plot([max(method.fit_seconds, 1e-3) for method in done], range(len(done)), "o", color=INK, markersize=4)
     ax.set_xscale("log")
-    _named(ax, done)
+    _label_methods(ax, done)
     return ax
 
 
-def _named(ax: Any, done: "list[Compared]") -> None:
-    ax.set_yticks(range(len(done)), [one.name for one in done])
+def _label_methods(ax: Any, done: "list[Compared]") -> None:
+    ax.set_yticks(range(len(done)), [method.name for method in done])
     ax.invert_yaxis()
 
 
@@ -205,10 +208,10 @@ def _lines(table: "TextTable") -> str:
     )
 
 
-def _plain(told: Any) -> Any:
-    """Return plain JSON: what is no number is none."""
-    if isinstance(told, dict):
-        return {key: _plain(value) for key, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [_plain(value) for value in told]
-    return None if isinstance(told, float) and told != told else name_nonfinite(told)
+def _plain(value: Any) -> Any:
+    """Return a value for JSON, with None in place of NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and value != value else spoken(value)

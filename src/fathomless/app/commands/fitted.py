@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads"]
 
-_WAIT = 10.0  # seconds for which another writer of a run is waited for
+_WAIT = 10.0  # seconds to wait for another writer of a run
 
 
 def set_threads(threads: int | None) -> None:
-    """Use as many threads as the training did, if there are so many: a narrow network is slower on many."""
+    """Set the number of threads, at most that of the cores; a narrow network is slower on many threads."""
     import torch
 
     if threads is not None:
@@ -31,10 +31,10 @@ def set_threads(threads: int | None) -> None:
 
 
 def predict(given: argparse.Namespace) -> int:
-    """Predict the rows of a table, piece by piece."""
+    """Predict the rows of a table, in batches."""
     from dataclasses import replace
 
-    with _uncollected():
+    with _pause_garbage_collection():
         from fathomless.app import manifests
         from fathomless.app.commands import columns
         from fathomless.data.targets import ClassLabels
@@ -42,50 +42,53 @@ def predict(given: argparse.Namespace) -> int:
         from fathomless.tables import files as tables
         from fathomless.tables.writers import writer
 
-    found, manifest = manifests.predictor(given.folder)  # and no scikit-learn, which takes as long as all the rest
+    model, manifest = manifests.load_predictor(given.folder)  # without scikit-learn, whose import would double the time
     set_threads(given.threads or (manifest.threads if manifest else None))
-    predictor: Predictor | None = found if isinstance(found, Predictor) else None
+    predictor: Predictor | None = model if isinstance(model, Predictor) else None
     if given.interval and predictor is None:
-        raise DataError("--interval was given, and a density has no target; leave it out")
+        raise DataError("--interval was given, and a density has no target; omit it")
     if given.interval and predictor is not None and isinstance(predictor.target, ClassLabels):
-        raise DataError("--interval was given, which is for numbers; the target is a class")
-    schema = found.schema if isinstance(found, Predictor) else found.schema_
+        raise DataError("--interval was given, which is for numeric targets; the target is a class")
+    schema = model.schema if isinstance(model, Predictor) else model.schema_
     schema = replace(schema, unseen=given.unseen) if given.unseen else schema
     if predictor is not None:
         predictor = replace(predictor, schema=schema)
     key = given.key or (manifest.key if manifest else None)
-    targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
+    targets = manifest.targets if manifest else ()
+    levels = given.interval or [0.9]
+    unused = None
+    done = 0
     with writer(given.out) as write:
         for piece in tables.batches(given.data, columns.kinds(schema), **_notation(given, manifest)):
             if unused is None:
                 used = {column.name for column in schema.columns} | {key, manifest and manifest.groups}
                 unused = [name for name in piece.column_names if schema.named and name not in used]
                 if given.key:
-                    columns.present(piece.column_names, [given.key])
+                    columns.check_columns(piece.column_names, [given.key])
             if not len(piece):
                 raise DataError(f"{given.data} has column names and no rows; give rows to predict")
             names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
             X = piece if schema.named else piece.drop_columns(list(names))
-            X = columns.features(X, schema)
+            X = columns.select_features(X, schema)
             if predictor is not None:
-                shown = predictor.predict_dist(X).columns(targets, levels)
+                predictions = predictor.predict_dist(X).columns(targets, levels)
             else:
-                log_density, error = cast("Density", found).score_samples(X, return_error=True)
-                shown = {"log_density": log_density, "monte_carlo_error": error}
-            if key in shown:
-                raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
-            write(columns.tabled({**names, **shown}))
+                log_density, error = cast("Density", model).score_samples(X, return_error=True)
+                predictions = {"log_density": log_density, "monte_carlo_error": error}
+            if key in predictions:
+                raise DataError(f"the key column {key!r} has the name of a column of predictions; rename it")
+            write(columns.make_table({**names, **predictions}))
             done += len(piece)
     if unused:
-        note(f"columns that were not used: {', '.join(unused)}")
+        note(f"unused columns: {', '.join(unused)}")
     if given.out != "-":
-        show(f"{done:,} rows are in {given.out}")
+        show(f"Wrote {done:,} rows to {given.out}")
     return 0
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no garbage while torch is imported, which leaves none: that takes a tenth of the time."""
+def _pause_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection during the import of torch, which leaves no garbage; it takes a tenth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -96,7 +99,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:
-    """Return how a table is to be read: as the one that was fitted, unless a decimal mark is given."""
+    """Return the format and notation of a table: those of the fitted table, unless a decimal mark is given."""
     from fathomless.tables.notations import is_numeric
 
     known = manifest.notation.items() if manifest else ()
@@ -105,38 +108,38 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 
 
 def evaluate(given: argparse.Namespace) -> int:
-    """Score a run on rows with known answers, say what they show, and keep the scores."""
+    """Score a run on rows with known targets, print scores and findings, and save the scores."""
     from fathomless.app import runs
     from fathomless.system.locks import hold_folder
 
     estimator, manifest, X, y, weight = known_rows(given, given.weight)
     name = "standard input" if given.data == "-" else Path(given.data).name
-    if name in runs.OWN:  # and not in their place
+    if name in runs.OWN:  # a file must not replace the evaluation of the run
         name = f"./{name}"
-    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
-    findings = runs.shown_by(given.folder, estimator, manifest.rows, found)
-    with hold_folder(given.folder, wait=_WAIT):
-        runs.keep_evaluation(given.folder, found)
+    evaluation = runs.score_rows(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
+    findings = runs.find_new_findings(given.folder, estimator, manifest.rows, evaluation)
+    with writing(given.folder, wait=_WAIT):
+        runs.keep_evaluation(given.folder, evaluation)
     if given.json:
         show_json(
             run=str(given.folder),
             data=name,
-            rows=found.rows,
-            scores=scores_of(found),
-            constant=scores_of(found, "baseline"),
+            rows=evaluation.rows,
+            scores=scores_of(evaluation),
+            constant=scores_of(evaluation, "baseline"),
             findings=findings_of(findings),
         )
     else:
-        show(table_of(found))
+        show(table_of(evaluation))
         show_findings(findings)
-        note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
+        note(f"saved in {given.folder}; fathomless report {shlex.quote(given.folder)} adds it to the page")
     return 0
 
 
 def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[Any, RunManifest, Any, Any, Any]":
-    """Return the estimator of a run, what was asked of it, rows with known answers, and how often each counts, or None.
+    """Return the estimator of a run, its manifest, X and y of rows with known targets, and sample weights or None.
 
-    The column of weights is that of the fit, where the table has it, unless another one is named.
+    The column of weights is that of the fit, if the table has it, unless another one is named.
 
     Raises
     ------
@@ -155,7 +158,7 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
     estimator, manifest = runs.load(given.folder)
     set_threads(given.threads or (manifest.threads if manifest else None))
     if manifest is None:
-        raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
+        raise DataError(f"{given.folder} was saved from Python, without the name of the target; evaluate it in Python")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
     if given.unseen:
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
@@ -163,28 +166,28 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     if weight is not None:
         kinds |= {weight: "numeric"}
-    left = list[str]()
+    observation_notes = list[str]()
 
     def used(table: Any) -> Used:
-        found = observations(table, targets, None, [name for name in table.column_names if name not in kinds])
-        left.extend(found.notes)
-        return found
+        rows = observations(table, targets, None, [name for name in table.column_names if name not in kinds])
+        observation_notes.extend(rows.notes)
+        return rows
 
-    pieces = tables.batches(given.data, kinds, used=used, **_notation(given, manifest))
-    frame, notes = columns.joined(pieces), list[str]()
+    frame = columns.concatenate(tables.batches(given.data, kinds, used=used, **_notation(given, manifest)))
+    notes = list[str]()
     if targets:
-        frame, notes, _ = columns.answered(frame, targets)
-    for text in (*left, *notes):
+        frame, notes, _ = columns.drop_missing_targets(frame, targets)
+    for text in (*observation_notes, *notes):
         note(text)
     name = weight or manifest.weight
-    counts = columns.weights(frame[name], name) if name is not None and name in frame.column_names else None
-    X = columns.features(frame, estimator.schema_)
+    counts = columns.read_weights(frame[name], name) if name is not None and name in frame.column_names else None
+    X = columns.select_features(frame, estimator.schema_)
     task = "regression" if labels is None else "classification"
-    return estimator, manifest, X, columns.answers(frame.select(targets), task) if targets else None, counts
+    return estimator, manifest, X, columns.target_array(frame.select(targets), task) if targets else None, counts
 
 
 def sample(given: argparse.Namespace) -> int:
-    """Draw rows from a density."""
+    """Sample rows from a density."""
     from fathomless.app import runs
     from fathomless.app.commands import columns
     from fathomless.estimators.tasks import Density
@@ -192,13 +195,13 @@ def sample(given: argparse.Namespace) -> int:
 
     estimator, _ = runs.load(given.folder)
     if not isinstance(estimator, Density):
-        raise DataError(f"{given.folder} predicts a target; rows are drawn from a density (fit --task density)")
-    drawn = estimator.sample(given.rows, random_state=given.seed)
+        raise DataError(f"{given.folder} predicts a target; rows are sampled from a density (fit --task density)")
+    sampled = estimator.sample(given.rows, random_state=given.seed)
     names = [column.name for column in estimator.schema_.columns]
     with writer(given.out) as write:
-        write(columns.tabled(dict(zip(names, drawn.T, strict=True))))
+        write(columns.make_table(dict(zip(names, sampled.T, strict=True))))
     if given.out != "-":
-        show(f"{given.rows:,} rows are in {given.out}")
+        show(f"Wrote {given.rows:,} rows to {given.out}")
     return 0
 
 
@@ -207,7 +210,7 @@ def report(given: argparse.Namespace) -> int:
     from fathomless.app import manifests, runs
     from fathomless.system import io
 
-    manifests.complete(given.folder)
+    manifests.require_complete(given.folder)
     page = runs.page(given.folder)
     out = Path(given.out) if given.out else Path(given.folder) / "report.html"
     if out.is_dir():
@@ -222,7 +225,7 @@ def report(given: argparse.Namespace) -> int:
 
 
 def export(given: argparse.Namespace) -> int:
-    """Write a run as one plain module, for other programs."""
+    """Export a run for ONNX Runtime or PyTorch."""
     from fathomless.app import runs
     from fathomless.estimators.tasks import Supervised
 
@@ -235,14 +238,15 @@ def export(given: argparse.Namespace) -> int:
     if out.suffix != suffix:
         raise DataError(f"--out {out} was given; a name that ends with {suffix} is allowed for --format {given.format}")
     scores = {
-        one.name: {name: score.value for name, score in one.scores.items()} for one in runs.evaluations(given.folder)
+        evaluation.name: {name: score.value for name, score in evaluation.scores.items()}
+        for evaluation in runs.evaluations(given.folder)
     }
-    about = (
-        {"targets": list(manifest.targets), "notation": dict(manifest.notation), "scores": scores} if manifest else {}
-    )
+    metadata: dict[str, Any] = {}
+    if manifest:
+        metadata = {"targets": list(manifest.targets), "notation": dict(manifest.notation), "scores": scores}
     if given.format == "onnx":
         note(f"writing {out}; the conversion to ONNX takes up to a minute")
-    found = estimator.export(out, given.level or [0.05, 0.5, 0.95], **about)
-    show(found.path)
-    note(f"{found.bytes:,} bytes; differs from the run by {found.difference:.1e} at most on rows that were made up")
+    exported = estimator.export(out, given.level or [0.05, 0.5, 0.95], **metadata)
+    show(exported.path)
+    note(f"{exported.bytes:,} bytes; maximum difference from the run on artificial rows: {exported.difference:.1e}")
     return 0

@@ -1,4 +1,4 @@
-"""The command ``fit``: a table in, a run out; a signal pauses it."""
+"""Command ``fit``: train a network on a table and write a run; a signal pauses the training."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fathomless.app.commands.arguments import form
-from fathomless.app.commands.flags import options_asked
+from fathomless.app.commands.flags import check_options
 from fathomless.app.commands.printing import (
     Stopped,
     findings_of,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-_LEAST = 10  # rows, below which not even the spread of the target is known to within a quarter of itself
+_LEAST = 10  # minimum number of rows: the relative error of a standard deviation is about 1/4 with fewer
 
 
 def fit(given: argparse.Namespace) -> int:
@@ -47,14 +47,15 @@ def fit(given: argparse.Namespace) -> int:
 
     with start_group() as group:
         if group.rank:
-            given.quiet, warnings.showwarning = True, ignore  # the first process speaks for all
+            given.quiet = True  # only the first process prints
+            warnings.showwarning = ignore
         try:
             code = _fit_table(given, group)
-            group.agree()  # nobody leaves before all is written
+            group.agree()  # wait until all files are written
         except BaseException as error:
             if group.is_first("failure"):
                 raise
-            time.sleep(1.0)  # torchrun ends all when one has ended: let the one that tells why be that one
+            time.sleep(1.0)  # torchrun ends all processes with the first: wait for the one that prints the reason
             raise Stopped("", error.code if isinstance(error, Stopped) else 1) from error
         return code
 
@@ -69,26 +70,27 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     if given.data == "-" and group.count > 1:
         raise DataError(f"{group.count} processes cannot share the standard input (-); give the name of a file")
     writable(out)
-    asked = {f.name: vars(given)[f.name] for f in fields(inputs.FitRequest) if f.name not in ("targets", "form")}
-    fit = _Fit(given, inputs.read(inputs.FitRequest(targets=given.target, form=form(given), **asked)), out, group)
-    with contextlib.nullcontext() if group.rank else hold_folder(out):
-        return _fitted(given, group, fit)
+    names = [field.name for field in fields(inputs.FitRequest) if field.name not in ("targets", "form")]
+    request = inputs.FitRequest(targets=given.target, form=form(given), **{name: vars(given)[name] for name in names})
+    fit = _Fit(given, inputs.read(request), out, group)
+    with contextlib.nullcontext() if group.rank else writing(out):
+        return _run_fit(given, group, fit)
 
 
-def _fitted(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
-    """Fit, save, and say what was found."""
+def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
+    """Fit and save, and print structure, scores and findings."""
     from fathomless.app import runs
 
     out = fit.out
     checkpoint = runs.begin(out, fit.manifest, resume=given.resume, overwrite=given.overwrite)
     if checkpoint is None:
         if not group.rank:
-            note(f"the run in {out} is finished already; --overwrite would do it again")
+            note(f"the run in {out} is already finished; use --overwrite to repeat it")
         return 0
     if not group.rank:
         for text in (*(() if given.quiet else fit.table.remarks), *fit.table.notes):
             note(text)
-    with _pausing(fit.signals, out, _again(given, group)):
+    with _pause_on_signal(fit.signals, out, _resume_command(given, group)):
         estimator = fit.estimator(checkpoint)
         fit.table.train(estimator)
         fit.signals.training = False
@@ -109,46 +111,47 @@ def _fitted(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
         show(f"{fit.headline}\n{estimator.structure_.kind}: {estimator.structure_.summary}\n")
         show(table_of(evaluation))
         show_findings(findings)
-        show(f"\nThe page is {out / 'report.html'}. Next:")
+        show(f"\nReport: {out / 'report.html'}\nPredict new rows:")
         flag = "" if given.header else " --no-header"
         show(f"  fathomless predict {shlex.quote(str(out))} NEW.csv{flag} --out predictions.csv")
     return 0
 
 
 class _Fit:
-    """What a fit command asks for, once the table has been looked at."""
+    """Estimator, options and manifest of a fit command, after the table was read."""
 
     def __init__(self, given: argparse.Namespace, table: "Input", out: Path, group: "Ranks") -> None:
         import torch
 
         from fathomless.app import manifests
 
-        self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
+        self.given = given
+        self.table = table
+        self.out = out
+        self.signals = _Signals(silent=group.rank > 0)
         if table.rows < _LEAST:
             from fathomless.plots.page import format_count
 
             raise DataError(
-                f"{table.name} has {format_count(table.rows, 'row')} to learn from, too few to say how far to trust "
-                f"predictions; at least {_LEAST} are needed: collect more, or fit from Python, which takes any"
+                f"{table.name} has {counted(table.rows, 'row')} with a target, too few to estimate the uncertainty of "
+                f"predictions; at least {_LEAST} are needed: collect more, or fit from Python, without this minimum"
             )
         family = registry.families()[given.structure]
         asked = {
             name.removeprefix("option_"): value for name, value in vars(given).items() if name.startswith("option_")
         }
-        self.options, deprecated = options_asked(asked, family, table.task)
+        self.options, deprecated = check_options(asked, family, table.task)
         for text in () if group.rank else deprecated:
             note(text)
         if table.task not in family.tasks:
             raise DataError(
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
             )
+        threads = self._choose_threads()
         self.kind: Any = registry.estimator_class(family.tasks[table.task])
-        before = manifests.read_manifest(out, latest=True) if given.resume else None
-        usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
-        threads = given.threads or (before.threads if before else usual)
         torch.set_num_threads(threads)
         self.manifest: RunManifest = manifests.RunManifest(
-            command=("fathomless", *_asked(given.words)),
+            command=("fathomless", *_drop_mode(given.words)),
             estimator=self.kind.__name__,
             source=table.name,
             sha256=table.sha256,
@@ -165,11 +168,21 @@ class _Fit:
             notes=(*table.remarks, *table.notes),
             notation=table.notation,
         )
-        what = ", ".join(given.target) or table.name
-        self.headline = f"{what}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"
+        subject = ", ".join(given.target) or table.name
+        self.headline = f"{subject}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"
+
+    def _choose_threads(self) -> int:
+        """Return the number of threads: as requested, of the run to be resumed, or by the width."""
+        import torch
+
+        from fathomless.app import manifests
+
+        before = manifests.read_manifest(self.out, latest=True) if self.given.resume else None
+        usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
+        return int(self.given.threads or (before.threads if before else usual))
 
     def estimator(self, checkpoint: Path) -> Any:
-        """Build the estimator, with what watches its training."""
+        """Build the estimator with its callbacks."""
         from fathomless.app import runs
         from fathomless.inference.runs.callbacks import History, TensorBoard
 
@@ -182,72 +195,79 @@ class _Fit:
         if self.given.tensorboard:
             callbacks.append(TensorBoard(self.out / "tensorboard"))
         if self.given.log_json:
-            callbacks.append(_tell)
+            callbacks.append(_print_epoch)
         silent = self.given.quiet or self.given.log_json or not sys.stderr.isatty()
         nested = {name: value for name, value in self.options.items() if "__" in name}
-        made = self.kind(
+        estimator = self.kind(
             **{name: value for name, value in self.options.items() if name not in nested},
             random_state=self.given.seed,
             verbose=int(not silent),
             callbacks=callbacks,
         )
-        return made.set_params(**nested, checkpoint__folder=checkpoint)
+        return estimator.set_params(**nested, checkpoint__folder=checkpoint)
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM ask a training to pause; a second one, or one before or after it, ends the command at once."""
+    """Handler of Ctrl-C and SIGTERM.
+
+    The first signal during the training pauses it after the epoch. A second signal, or one outside the training, ends
+    the command immediately.
+    """
 
     def __init__(self, silent: bool = False) -> None:
-        self.received, self.training, self.silent = 0, False, silent
+        self.received = 0
+        self.training = False
+        self.silent = silent
 
     def begin(self, run: "Run") -> None:
-        """Take notice that there is something to keep."""
+        """Note that the training has started."""
         self.training = True
 
     def __call__(self, run: "Run") -> None:
-        """Hand the wish on to the run, between two epochs."""
+        """Pass the request for a pause to the run, between two epochs."""
         run.pause = bool(self.received)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Handle a signal."""
         again, self.received = self.received, number
         if again or not self.training:
             raise KeyboardInterrupt
         if self.silent:
             return
-        with contextlib.suppress(OSError, RuntimeError):  # standard error may be gone, or at work when this comes
-            say("\nfathomless: stopping after this epoch, with a checkpoint; once more stops at once")
+        with contextlib.suppress(OSError, RuntimeError):  # standard error may be closed, or in use by this thread
+            say("\nfathomless: stopping after this epoch, with a checkpoint; a second signal stops immediately")
 
 
-def _again(given: argparse.Namespace, group: "Ranks") -> str:
-    command, *words = _asked(given.words)
+def _resume_command(given: argparse.Namespace, group: "Ranks") -> str:
+    command, *words = _drop_mode(given.words)
     several = "torchrun --nproc-per-node ... --no-python " if group.count > 1 else ""
     return several + shlex.join(["fathomless", command, "--resume", *words])
 
 
 @contextlib.contextmanager
-def _pausing(signals: _Signals, out: Path, again: str) -> Iterator[None]:
-    """Let signals pause the training, and say how to go on; note what ended it."""
+def _pause_on_signal(signals: _Signals, out: Path, resume: str) -> Iterator[None]:
+    """Pause the training on a signal, with a message on how to resume; log how the run ended."""
     from fathomless.app import runs
 
     before = {number: signal.signal(number, signals.receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except (PausedError, KeyboardInterrupt) as stop:
-        done = str(stop).partition(";")[0] or "stopped at once; what the last checkpoint holds is kept"
+        done = str(stop).partition(";")[0] or "stopped immediately; the last checkpoint is kept"
         with contextlib.suppress(FathomlessError):
-            runs.leave(out, "paused")
-        raise Stopped(f"{done}. To go on: {again}", 128 + (signals.received or signal.SIGINT)) from None
+            runs.log_end(out, "paused")
+        raise Stopped(f"{done}. To resume: {resume}", 128 + (signals.received or signal.SIGINT)) from None
     except Exception as error:
         with contextlib.suppress(FathomlessError):
-            runs.leave(out, "failed", reason=f"{type(error).__name__}: {error}")
+            runs.log_end(out, "failed", reason=f"{type(error).__name__}: {error}")
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _asked(words: Sequence[str]) -> list[str]:
+def _drop_mode(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without ``--resume`` and ``--overwrite``."""
     return [word for word in words if word not in ("--resume", "--overwrite")]
 
 
@@ -255,8 +275,8 @@ def _file_name(target: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in target).strip(".-") or "run"
 
 
-def _tell(run: "Run") -> None:
-    """Print an epoch; of several processes the first one does."""
+def _print_epoch(run: "Run") -> None:
+    """Print an epoch as JSON; only the first of several processes does."""
     from fathomless.inference.runs.distributed import ranks
 
     if not ranks().rank:

@@ -1,4 +1,4 @@
-"""Options of the estimators as flags of the command line, and messages of the library in these words."""
+"""Options of the estimators as flags of the command line, and translation of messages to flags."""
 
 import argparse
 import re
@@ -14,60 +14,68 @@ from fathomless.families.registry import families, options
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["add_option", "flag_of", "group_of", "nested_arguments", "old_arguments", "options_asked", "spoken"]
+__all__ = [
+    "add_nested_arguments",
+    "add_old_arguments",
+    "add_option",
+    "check_options",
+    "flag_of",
+    "group_of",
+    "translate_message",
+]
 
 
-def spoken(message: str) -> str:
-    """Say a message of the library in the words of the command line: an option's name="value" is --name value.
+def translate_message(message: str) -> str:
+    """Translate a message of the library to the command line: name="value" of an option becomes --name value.
 
-    The command line has no estimators, so that their names are left out where messages begin with one.
+    The name of an estimator at the beginning of a message is removed, since the command line has no estimators.
 
     Examples
     --------
-    >>> spoken("UnboundedDepthRegressor: y has gaps")
+    >>> translate_message("UnboundedDepthRegressor: y has gaps")
     'y has gaps'
-    >>> spoken('Fill them, or fit with missing="impute" and n_restarts=3')
+    >>> translate_message('Fill them, or fit with missing="impute" and n_restarts=3')
     'Fill them, or fit with --missing impute and --n-restarts 3'
-    >>> spoken("learning_rate=nan was given; lower width (now 8)")
+    >>> translate_message("learning_rate=nan was given; lower width (now 8)")
     '--learning-rate nan was given; lower --width (now 8)'
-    >>> spoken("weights__chains=1 was given; raise weights__sweeps (now 400)")
+    >>> translate_message("weights__chains=1 was given; raise weights__sweeps (now 400)")
     '--hmc.chains 1 was given; raise --hmc.sweeps (now 400)'
-    >>> spoken("cv=0 was given; a whole number, or 'auto', or Folds(...) is allowed")
+    >>> translate_message("cv=0 was given; a whole number, or 'auto', or Folds(...) is allowed")
     "--cv 0 was given; a whole number, or 'auto' is allowed"
-    >>> spoken("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
+    >>> translate_message("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
     '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
     try:
-        found = families()
-    except DataError:  # of a package that brings a broken one, which is then what there is to say
+        registered = families()
+    except DataError:  # a broken family of another package; the message is about it
         return message
-    every = ((family, task) for family in found.values() for task in family.tasks)
-    known = {name for family, task in every for name in options(family, task)} | {"methods"}
-    known |= {name for family in found.values() for name, *_ in nested_options(options_of(family.options))}
-    known |= {old for family in found.values() for old in (*moved(family.options), *renamed(family.options))}
-    speakers = {f"{name}: " for family in found.values() for name in family.estimators}
-    message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
+    pairs = ((family, task) for family in registered.values() for task in family.tasks)
+    known = {name for family, task in pairs for name in options(family, task)} | {"methods"}
+    known |= {name for family in registered.values() for name, *_ in nested_options(options_of(family.options))}
+    known |= {old for family in registered.values() for old in moved(family.options)}
+    prefixes = {f"{name}: " for family in registered.values() for name in family.estimators}
+    message = next((message.removeprefix(prefix) for prefix in prefixes if message.startswith(prefix)), message)
 
-    def say(found: re.Match[str]) -> str:
-        name, text, bare = found.groups()
+    def flag_with_value(match: re.Match[str]) -> str:
+        name, text, bare = match.groups()
         if name not in known:
-            return found[0]
+            return match[0]
         if bare in ("True", "False"):
             return flag_of(name) if bare == "True" else flag_of(f"no_{name}")
         return f"{flag_of(name)} {'none' if bare == 'None' else text or bare}"
 
-    def name_alone(found: re.Match[str]) -> str:
-        return flag_of(found[0]) if found[0] in known else found[0]
+    def flag_alone(match: re.Match[str]) -> str:
+        return flag_of(match[0]) if match[0] in known else match[0]
 
-    message = message.replace("or fit with unseen=", "or give unseen=")  # to the command that meets them
-    message = re.sub(r",? (?:and|or) (?:\w+=)?[A-Z]\w*\(\.\.\.\)", "", message)  # values that Python alone can give
+    message = message.replace("or fit with unseen=", "or give unseen=")  # predict and evaluate have this option too
+    message = re.sub(r",? (?:and|or) (?:\w+=)?[A-Z]\w*\(\.\.\.\)", "", message)  # values that only Python can give
     value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
-    told = re.sub(value, say, message)
-    return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_+[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", name_alone, told)
+    message = re.sub(value, flag_with_value, message)
+    return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_+[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", flag_alone, message)
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of an option by its name, nested or not.
+    """Return the flag of an option, nested or not.
 
     Examples
     --------
@@ -85,22 +93,22 @@ def flag_of(name: str) -> str:
 
 
 def _nested_flag(option: "Field[Any]", inner: str) -> str:
-    """Return the flag of an option of a value; that of the outer option gives the one that may be given alone."""
-    if inner in {class_.plain for class_ in classes_with_option(option, inner).values()}:
+    """Return the flag of a nested option; an option that a plain value stands for has the flag of the outer option."""
+    if inner in {class_.plain for class_ in having_option(option, inner).values()}:
         return f"--{option.name.replace('_', '-')}"
     return f"--{_prefix(option, inner)}.{inner.replace('_', '-')}"
 
 
 def _prefix(option: "Field[Any]", inner: str) -> str:
-    """Return the choice that has an option alone, or the option itself if it is one value, or several choices share."""
-    choices = classes_with_option(option, inner)
+    """Return the prefix of a nested option: the only choice that has it, otherwise the name of the outer option."""
+    choices = having_option(option, inner)
     (key, class_), *others = choices.items()
     alone = not others and (bool(class_.plain) or option.metadata["kind"] == "choice")
     return str(key) if alone else option.name
 
 
-def nested_arguments(group: Any) -> None:
-    """Offer the options of values, such as ``--hmc.chains``.
+def add_nested_arguments(group: Any) -> None:
+    """Add nested options, such as ``--hmc.chains``.
 
     Parameters
     ----------
@@ -108,32 +116,32 @@ def nested_arguments(group: Any) -> None:
         Group of the command's parser.
     """
     declared: dict[str, dict[str, Field[Any]]] = {}  # prefix.nested name -> structure -> its declaration there
-    said: dict[str, tuple[str, str]] = {}  # prefix.nested name -> flag, text
+    texts: dict[str, tuple[str, str]] = {}  # prefix.nested name -> flag, text
     for structure, family in families().items():
         for name, option, key, inner in nested_options(options_of(family.options)):
             class_ = option.metadata["values"][key]
-            if inner.name == class_.plain or inner.metadata["kind"] == "object":  # the latter are for Python alone
+            if inner.name == class_.plain or inner.metadata["kind"] == "object":  # objects are for Python only
                 continue
             dest = f"{_prefix(option, inner.name)}.{name}"
             declared.setdefault(dest, {})[structure] = inner
             text = describe(class_)[inner.name][1].rstrip(".")
             choices = " or ".join(filter(None, classes_with_option(option, inner.name)))
             needed = f"; with {flag_of(option.name)} {choices}" if choices and not class_.plain else ""
-            said[dest] = _nested_flag(option, inner.name), f"{text}{needed}"
-    for name, found in declared.items():
-        flag, text = said[name]
-        add_option(group, flag, name, found, text)
+            texts[dest] = _nested_flag(option, inner.name), f"{text}{needed}"
+    for name, by_structure in declared.items():
+        flag, text = texts[name]
+        add_option(group, flag, name, by_structure, text)
 
 
-def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]:
-    """Take options by the names of the version before, which the help does not show; return their flags.
+def add_old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]:
+    """Add options under their names of the previous version, without help; return their flags.
 
     Parameters
     ----------
     parser : ArgumentParser
         Parser of the command.
     known : set of str
-        Names that are taken.
+        Names in use; the old names are added.
     """
     flags = []
     for family in families().values():
@@ -163,7 +171,7 @@ def _accept_also(action: argparse.Action, names: Iterable[str]) -> None:
 
 
 def _also(action: argparse.Action | None, declared: "Field[Any]") -> None:
-    """Let the flag of an option take the choices of an old option of its name too, which the help does not show."""
+    """Add the choices of an old option to the flag of the same name, without showing them in the help."""
     more = [] if action is None or action.choices is None else sorted({*declared.metadata["names"]} - {*action.choices})
     if action is not None and action.choices is not None and more:
         action.metavar = action.metavar or "{" + ",".join(action.choices) + "}"
@@ -171,24 +179,26 @@ def _also(action: argparse.Action | None, declared: "Field[Any]") -> None:
 
 
 def group_of(name: str, declared: Mapping[str, Any]) -> str:
-    """Say under which heading an option stands."""
+    """Return the heading of the group of an option."""
     if name in COMMON:
         return "training"
     if "depth" in declared:
-        return "the network"
-    return f"only of --structure {next(iter(declared))}" if len(declared) == 1 else "of several other structures"
+        return "network"
+    return f"only for --structure {next(iter(declared))}" if len(declared) == 1 else "for several other structures"
 
 
 def _defaults(declared: Mapping[str, "Field[Any]"]) -> str:
-    """Say what an option is by default: "(default: 64)", and what it is with other structures than "depth"."""
-    said: dict[str, list[str]] = {}
+    """Return the default as text: "(default: 64)", with the defaults of other structures than "depth"."""
+    structures: dict[str, list[str]] = {}
     for structure, option in declared.items():
-        said.setdefault(_worded(option.default), []).append(structure)
-    return " ".join(f"({'default' if 'depth' in of else ', '.join(of)}: {value})" for value, of in said.items())
+        structures.setdefault(_format_value(option.default), []).append(structure)
+    return " ".join(
+        f"({'default' if 'depth' in names else ', '.join(names)}: {value})" for value, names in structures.items()
+    )
 
 
 def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[Any]"], text: str) -> argparse.Action:
-    """Offer an option of the estimators, as far as text can say it."""
+    """Add an option of the estimators to a group of arguments."""
     option = next(iter(declared.values()))
     kind = option.metadata["kind"]
     names, special = (  # structures may differ in what they allow
@@ -199,45 +209,46 @@ def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[A
     text = f"{text} {_defaults(declared)}".replace("%", "%%")
     common: dict[str, Any] = {"dest": f"option_{name}", "default": argparse.SUPPRESS, "help": text}
     if kind == "flag":
-        made = group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        action = group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     elif kind == "choice" and int not in special and None not in special:
-        made = group.add_argument(flag, choices=names, **common)
+        action = group.add_argument(flag, choices=names, **common)
     else:
         metavar = {"whole": "N", "real": "X", "choice": "NAME|N"}.get(kind, "NAME")
-        plain = [_worded(other) for other in special if not isinstance(other, type)]
+        plain = [_format_value(other) for other in special if not isinstance(other, type)]
         metavar = "|".join([*plain, metavar])
-        made = group.add_argument(flag, type=_reader(kind, names, special), metavar=metavar, **common)
-    return cast(argparse.Action, made)
+        action = group.add_argument(flag, type=_reader(kind, names, special), metavar=metavar, **common)
+    return cast(argparse.Action, action)
 
 
-def _worded(value: object) -> str:
-    return (
-        {None: "none", True: "yes", False: "no"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+def _format_value(value: object) -> str:
+    """Return the value of an option as on the command line."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
-def _none(text: str) -> Any:
+def _reject(text: str) -> Any:
     raise ValueError(text)
 
 
 def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable[[str], Any]:
-    """Return what turns the text of an option into its value."""
-    special = {_worded(other): other for other in allowed if not isinstance(other, type)}
-    plain: Callable[[str], Any] = {"whole": int, "real": float, "choice": int if int in allowed else _none}.get(
-        kind, str
-    )
+    """Return a function that converts the text of an option to its value."""
+    special = {_format_value(other): other for other in allowed if not isinstance(other, type)}
+    converters: dict[str, Callable[[str], Any]] = {
+        "whole": int,
+        "real": float,
+        "choice": int if int in allowed else _reject,
+    }
+    words = {"real": "a number", "choice": "a whole number" if int in allowed else ""}
+    convert = converters.get(kind, str)
 
     def read(text: str) -> Any:
         if text in special or text in names:
             return special.get(text, text)
         try:
-            return plain(text)
+            return convert(text)
         except ValueError:
-            word = {"real": "a number", "choice": "a whole number" if int in allowed else ""}.get(
-                kind, "a whole number"
-            )
+            word = words.get(kind, "a whole number")
             raise argparse.ArgumentTypeError(
                 f"{text!r} was given; allowed: {', '.join(filter(None, [word, *names, *special]))}"
             ) from None
@@ -245,13 +256,13 @@ def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable
     return read
 
 
-def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of an estimator that a command asks for, checked; and sentences about old names.
+def check_options(asked: Mapping[str, Any], family: Family, task: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the checked options of an estimator that a command asks for, and notes on deprecated names.
 
     Parameters
     ----------
     asked : mapping
-        Options as the parser has them; one of a value is ``hmc.weights__chains``.
+        Options by their names in the parser; a nested one is ``hmc.weights__chains``.
     family : Family
         Family of the estimator.
     task : str
@@ -260,56 +271,53 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
     Returns
     -------
     options : dict
-        Options by name; of values by nested name, such as ``weights__chains``.
+        Options by name; nested ones by nested name, such as ``weights__chains``.
     deprecated : list of str
-        A sentence for every option that was given by its name in the version before.
+        A note for every option that was given by its name of the previous version.
 
     Raises
     ------
     DataError
-        For an option of another structure, task or choice, one that is given by both its names, and a value that is not
-        allowed.
+        For an option of another structure, task or choice, an option that is given under both names, and a value that
+        is not allowed.
     """
-    declared = _declared(family, task)
-    options_given, old_names = rename(family.options, {name.rpartition(".")[2]: v for name, v in asked.items()})
-    found = renaming(family.options, options_given)
-    old_places = {*moved(family.options), *renamed(family.options)}
-    if foreign := sorted(set(asked) - set(declared) - old_places):
+    declared = _declare_options(family, task)
+    renamed = renaming(family.options, {name.rpartition(".")[2]: value for name, value in asked.items()})
+    if foreign := sorted(set(asked) - set(declared) - set(moved(family.options))):
         raise DataError(_foreign(foreign[0], family.name))
     for name in asked:
         prefix, _, nested = name.rpartition(".")
         outer, _, inner = nested.partition("__")
-        given = found.options.get(outer, declared[outer].default) if prefix else None
-        choices = classes_with_option(declared[outer], inner) if prefix else {}
+        given = renamed.options.get(outer, declared[outer].default) if prefix else None
+        choices = having_option(declared[outer], inner) if prefix else {}
         if prefix and type(value_of(declared[outer], given)) not in choices.values():
             needed = f"{flag_of(outer)} {' or '.join(map(str, choices))}"
             raise DataError(
-                f"{flag_of(nested)} was given with {flag_of(outer)} {_worded(given)}; it is an option of {needed}: add "
-                f"{needed}, or leave {flag_of(nested)} out"
+                f"{flag_of(nested)} was given with {flag_of(outer)} {_format_value(given)}; it is an option of "
+                f"{needed}: add {needed}, or omit {flag_of(nested)}"
             )
-    wanted = {**found.options, **found.nested}
+    wanted = {**renamed.options, **renamed.nested}
     metadata = {name.rpartition(".")[2]: option.metadata for name, option in declared.items()}
-    for name, value in wanted.items():  # now, before a run begins
+    for name, value in wanted.items():  # checked here, before the folder of a run is changed
         checks.option(name, value, **metadata[name])
-    said = [f"{flag_of(old)} is deprecated; use {flag_of(place.nested)}" for old, place in found.effective.items()]
-    said += [f"{flag_of(old)} is deprecated; use {flag_of(renamed(family.options)[old].name)}" for old in old_names]
-    for old, place in found.idle.items():
+    notes = [f"{flag_of(old)} is deprecated; use {flag_of(place.nested)}" for old, place in renamed.effective.items()]
+    for old, place in renamed.idle.items():
         needed = f"{flag_of(place.option)} {place.choice}"
-        said.append(f"{flag_of(old)} is deprecated, and has no effect without {needed}; use {flag_of(place.nested)}")
-    return wanted, said
+        notes.append(f"{flag_of(old)} is deprecated, and has no effect without {needed}; use {flag_of(place.nested)}")
+    return wanted, notes
 
 
-def _declared(family: Family, task: str) -> "dict[str, Field[Any]]":
-    """Return the options of a family for a task as the parser names them, those of values among them."""
+def _declare_options(family: Family, task: str) -> "dict[str, Field[Any]]":
+    """Return the options of a family for a task, including nested ones, by their names in the parser."""
     declared = options(family, task)
     nested = nested_options(tuple(declared.values()))
     return {**declared, **{f"{_prefix(option, inner.name)}.{name}": inner for name, option, _, inner in nested}}
 
 
 def _foreign(name: str, structure: str) -> str:
-    """Say where an option belongs that this task or this structure has not."""
-    having = [other for other, family in families().items() if name in _declared(family, "regression")]
+    """Return the message on an option that this task or this structure does not have."""
+    having = [other for other, family in families().items() if name in _declare_options(family, "regression")]
     flag = flag_of(name.rpartition(".")[2])
     if structure in having:
-        return f"{flag} was given, which is for numbers; the target is a class"
-    return f"{flag} was given, which --structure {structure} has not; it is for --structure {' or '.join(having)}"
+        return f"{flag} was given, which is for numeric targets; the target is a class"
+    return f"{flag} was given, which --structure {structure} does not have; it is for --structure {' or '.join(having)}"

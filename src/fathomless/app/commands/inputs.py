@@ -1,4 +1,4 @@
-"""What a fit command is given: a table in memory, or a stream of one that is larger than the memory."""
+"""Input of the fit command: a table in memory, or a stream of a table larger than the memory."""
 
 import functools
 import os
@@ -24,31 +24,31 @@ from fathomless.tables.readers import fingerprint
 
 __all__ = ["FitRequest", "Input", "read"]
 
-_ENOUGH = 100  # distinct values of a target, to see whether they are classes
-_SEARCHED = 65536  # rows of a stream in which columns that name the rows are looked for
-_COPIES = 5  # of all values, that reading, encoding and splitting a table in memory take
+_ENOUGH = 100  # number of distinct values after which a stream need not be searched for more classes
+_SEARCHED = 65536  # number of rows of a stream that are searched for identifiers
+_COPIES = 5  # number of copies of all values in memory while a table is read, encoded and split
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What is asked of a table.
+    """Table and roles of its columns, as requested on the command line.
 
     Attributes
     ----------
     data : str
         A file; "-" for standard input; for a stream also a folder or a pattern.
     targets : sequence of str
-        Columns that are predicted.
+        Target columns.
     task : str
-        "classification", "regression", "density" (then there are no targets), or "auto".
+        "classification", "regression", "density" (without targets), or "auto".
     key, weight, groups : str or None
-        Columns that name the rows, that say how often each counts, and which of them belong together.
+        Columns of row names, sample weights and groups.
     drop, keep : sequence of str
-        Columns to leave out, and to keep though they seem to name the rows.
+        Columns to drop, and columns to keep although they look like identifiers.
     form : mapping of str to object
-        How the file is written: fields of :class:`fathomless.tables.csv.Form`.
+        Format of the file: fields of :class:`fathomless.tables.csv.Form`.
     stream : bool
-        Stream it in any case.
+        True to stream the table whatever its size.
     """
 
     data: str
@@ -65,32 +65,32 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class Input:
-    """A table, ready to be trained on.
+    """Table ready for training.
 
     Attributes
     ----------
     name, sha256, bytes
-        Of the data.
+        Name, digest and size of the data.
     rows, columns
-        Rows with a target, and the columns that predict it.
+        Number of rows with a target, and names of the features.
     task : str
         "classification", "regression" or "density".
     notes : tuple of str
-        What was done to the table, for the reader.
+        Notes on changes of the table, such as dropped columns.
     remarks : tuple of str
-        How the table was understood, for the reader.
+        Notes on the interpretation of the table, such as the task.
     notation : mapping of str to str
-        How its columns write numbers and dates, where that is not plain.
+        Notation of columns with other than plain numbers and dates.
     names : sequence of str, or None
-        What the rows are called.
+        Names of the rows.
     weight : ndarray of float, shape (N,), or None
-        How often each row counts.
+        Sample weights.
     groups : ndarray of int, shape (N,), or None
-        Number of the group that each row belongs to.
+        Number of the group of each row.
     train : callable
-        Fits an estimator to it.
+        Function that fits an estimator to the table.
     take : callable
-        Returns X and y of some rows, whose numbers are given in ascending order; the y of a density is None.
+        Function that returns X and y of rows, given by their numbers in ascending order; the y of a density is None.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Input:
 
 
 def read(request: FitRequest) -> Input:
-    """Look at a table; Parquet that would not fit into memory is streamed, whether asked for or not.
+    """Read a table; a Parquet table that does not fit in memory is streamed.
 
     Raises
     ------
@@ -118,17 +118,18 @@ def read(request: FitRequest) -> Input:
         For files that cannot be read and columns that do not fit; the message says what to do.
     """
     if request.task == "density":
-        return _of_density(request)
+        return _read_density(request)
     if not request.targets:
         raise DataError("no --target was given; name the column to predict, or give --task density, which has none")
-    why = "as asked" if request.stream else _too_large(request)
-    return _whole(request) if why is None else _streamed(request, why)
+    reason = "as requested" if request.stream else _reason_to_stream(request)
+    return _read_whole(request) if reason is None else _open_stream(request, reason)
 
 
-def _whole(request: FitRequest) -> Input:
-    table, parts = _divided(request)
+def _read_whole(request: FitRequest) -> Input:
+    """Read a table into memory."""
+    table, parts = _divide(request)
     task, remarks = _task(request, lambda: parts.targets)
-    y = columns.answers(parts.targets, task)
+    y = columns.target_array(parts.targets, task)
     if task == "regression":
         _check_varied([y], request.targets)
     return Input(
@@ -138,7 +139,7 @@ def _whole(request: FitRequest) -> Input:
         rows=len(y),
         columns=tuple(parts.X.column_names),
         task=task,
-        notes=(*parts.notes, *_told(table.notation)),
+        notes=(*parts.notes, *_describe_notation(table.notation)),
         remarks=remarks,
         notation=table.notation,
         names=parts.names,
@@ -151,15 +152,15 @@ def _whole(request: FitRequest) -> Input:
     )
 
 
-def _of_density(request: FitRequest) -> Input:
-    """Look at a table of which no column is predicted."""
+def _read_density(request: FitRequest) -> Input:
+    """Read a table without targets into memory."""
     if request.targets:
-        raise DataError(f"--target {request.targets[0]} was given, and a density has no target; leave it out")
+        raise DataError(f"--target {request.targets[0]} was given, and a density has no target; omit it")
     if request.groups is not None:
-        raise DataError(f"--groups {request.groups} was given, and a density deals no folds; leave it out")
+        raise DataError(f"--groups {request.groups} was given, and a density is fitted without folds; omit it")
     if request.stream:
-        raise DataError("--stream was given, and a density needs all rows at once; leave it out")
-    table, parts = _divided(request)
+        raise DataError("--stream was given, and a density needs all rows in memory; omit it")
+    table, parts = _divide(request)
     return Input(
         name=_name(request, table.name),
         sha256=table.sha256,
@@ -167,7 +168,7 @@ def _of_density(request: FitRequest) -> Input:
         rows=len(parts.X),
         columns=tuple(parts.X.column_names),
         task="density",
-        notes=(*parts.notes, *_told(table.notation)),
+        notes=(*parts.notes, *_describe_notation(table.notation)),
         notation=table.notation,
         weight=parts.weight,
         train=lambda estimator: cast(Density, estimator).fit(parts.X, sample_weight=parts.weight),
@@ -175,7 +176,8 @@ def _of_density(request: FitRequest) -> Input:
     )
 
 
-def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
+def _divide(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
+    """Read a table and split it into features, targets, weights and groups."""
     drop = [*request.drop, *(name for name in (request.key, request.groups) if name is not None)]
     used = functools.partial(observations, targets=request.targets, weight=request.weight, drop=drop)
     table = tables.read(request.data, used=used, **request.form)
@@ -189,24 +191,24 @@ def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
         keep=request.keep,
         rows=None if table.used is None else table.used.nonzero()[0],
     )
-    return table, replace(parts, notes=(*table.notes, *_words(request, table, parts), *parts.notes))
+    return table, replace(parts, notes=(*table.notes, *_note_missing_words(request, table, parts), *parts.notes))
 
 
-def _words(request: FitRequest, table: tables.Table, parts: columns.Parts) -> tuple[str, ...]:
-    """Say which words stand where classes are missing: None may be one."""
+def _note_missing_words(request: FitRequest, table: tables.Table, parts: columns.Parts) -> tuple[str, ...]:
+    """Return notes on words that were read as missing classes, since a word such as None may be a class."""
     if table.used is None or "string" not in str([column.type for column in parts.targets.columns]):
         return ()
-    left = (~table.used).nonzero()[0].tolist()
-    found = Counter(tables.words(request.data, request.targets, left, **request.form))
+    dropped = (~table.used).nonzero()[0].tolist()
+    counts = Counter(tables.words(request.data, request.targets, dropped, **request.form))
     return tuple(
-        f"target {', '.join(request.targets)}: {count:,} of the rows left out hold the word {word!r}, which is "
-        "taken as missing; if it is a class, put it in quotes, or give it another name"
-        for word, count in found.most_common()
+        f"target {', '.join(request.targets)}: {count:,} of the dropped rows have the word {word!r}, which is read as "
+        "a missing value; if it is a class, put it in quotes, or rename it"
+        for word, count in counts.most_common()
     )
 
 
-def _told(notation: Mapping[str, str]) -> tuple[str, ...]:
-    """Say which columns are not written plainly."""
+def _describe_notation(notation: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notes on columns with other than plain numbers and dates."""
     named: dict[tuple[str, str], list[str]] = {}
     for column, way in notation.items():
         named.setdefault((words(way), "--decimal" if is_numeric(way) else "--dates"), []).append(column)
@@ -215,28 +217,25 @@ def _told(notation: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _streamed(request: FitRequest, why: str) -> Input:
+def _open_stream(request: FitRequest, reason: str) -> Input:
+    """Open a stream of a table that is read in parts."""
     if request.weight is not None:
-        raise DataError(
-            f"--weight {request.weight} was given, and a stream has no weights; leave it out, or repeat rows"
-        )
+        raise DataError(f"--weight {request.weight} was given, and a stream has no weights; omit it, or repeat rows")
     if request.groups is not None:
-        raise DataError(
-            f"--groups {request.groups} was given, and a stream trains one network without folds; leave it out"
-        )
+        raise DataError(f"--groups {request.groups} was given, and a stream trains one network without folds; omit it")
     names = streams.files(request.data)
     have = tables.groups(names[0]).schema.names
-    left = columns.roles(have, request.targets, key=request.key, drop=request.drop)
-    columns.present(have, request.keep)
-    some = _first_rows(names[0], [name for name in have if name not in (*request.targets, *left)])
-    naming, notes = columns.identifiers(some, request.keep, some)
-    left += naming
-    source = streams.parquet(names, request.targets, drop=left)
-    others = [*left, *source.columns[1:]]
+    dropped = columns.roles(have, request.targets, key=request.key, drop=request.drop)
+    columns.check_columns(have, request.keep)
+    head = _first_rows(names[0], [name for name in have if name not in (*request.targets, *dropped)])
+    naming, notes = columns.find_identifiers(head, request.keep, head)
+    dropped += naming
+    source = streams.parquet(names, request.targets, drop=dropped)
+    others = [*dropped, *source.columns[1:]]
     task, remarks = _task(request, lambda: _values(names, request.targets, others))
     if task == "regression":
         parts = _targets(names, request.targets, others)
-        _check_varied((columns.answers(part, task) for part in parts), request.targets)
+        _check_varied((columns.target_array(part, task) for part in parts), request.targets)
     sha256, size = fingerprint(names)
     return Input(
         name=_name(request, request.data),
@@ -246,72 +245,77 @@ def _streamed(request: FitRequest, why: str) -> Input:
         columns=source.columns,
         task=task,
         notes=tuple(notes),
-        remarks=(f"read in {len(source.sizes):,} parts and not at once, {why}", *remarks),
+        remarks=(f"streamed in {len(source.sizes):,} parts, {reason}", *remarks),
         train=lambda estimator: cast(Supervised, estimator).fit_stream(source),
         take=source.take,
     )
 
 
 def _first_rows(name: str, wanted: Sequence[str]) -> Any:
-    """Return the first rows of a Parquet file, enough to see which columns are other in every row."""
-    file, found, rows = tables.groups(name), [], 0
+    """Return the first rows of a Parquet file, enough to recognise identifiers."""
+    file = tables.groups(name)
+    pieces = []
+    rows = 0
     for group in range(len(file.sizes)):
         for piece in file.read(group, wanted):
-            found.append(piece)
+            pieces.append(piece)
             rows += len(piece)
             if rows >= _SEARCHED:
-                return columns.joined(found)
-    return columns.joined(found) if found else file.schema.empty_table().select(list(wanted))
+                return columns.concatenate(pieces)
+    return columns.concatenate(pieces) if pieces else file.schema.empty_table().select(list(wanted))
 
 
-def _too_large(request: FitRequest) -> str | None:
-    """Say why a table must be streamed, if it must and can be."""
+def _reason_to_stream(request: FitRequest) -> str | None:
+    """Return the reason to stream a table, or None if it fits in memory or cannot be streamed."""
     if Path(request.data).is_dir():
-        return "since it is a folder"
+        return "because it is a folder"
     if request.data == "-" or request.weight is not None or request.groups is not None:
         return None
     try:
-        file, free = tables.groups(request.data), memory.available()
+        file = tables.groups(request.data)
     except DataError:  # not Parquet
         return None
+    free = memory.available()
     need = _COPIES * 8.0 * sum(file.sizes) * len(file.schema.names)
     if free is None or need <= 0.9 * free:
         return None
-    return f"since that might take {memory.human(need)} of memory, of which {memory.human(free)} are free"
+    return f"because it might need {memory.human(need)} of memory; {memory.human(free)} are free"
 
 
 def _task(request: FitRequest, targets: Callable[[], Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the task, and a note on why it is that one."""
+    """Return the task, and a note on the reason if it was chosen automatically."""
     if request.task != "auto":
         return request.task, ()
-    task, why = columns.task_of(targets())
-    return task, (f"target {', '.join(request.targets)}: {task}, since {why} (--task changes that)",)
+    task, reason = columns.infer_task(targets())
+    return task, (f"target {', '.join(request.targets)}: {task}, because {reason} (--task changes that)",)
 
 
 def _values(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> Any:
-    """Return as many distinct values of a target as it takes to see whether they are classes."""
+    """Return enough distinct values of a target to choose the task."""
     seen: list[Any] = []
     for part in _targets(names, targets, drop):
         if len(targets) > 1:
             return part
-        more = columns.joined([*seen, columns.tabled({targets[0]: part.column(0).unique()})])
-        seen = [columns.tabled({targets[0]: more.column(0).unique()})]
-        if columns.task_of(seen[0])[0] == "regression" or len(seen[0]) > _ENOUGH:
+        more = columns.concatenate([*seen, columns.make_table({targets[0]: part.column(0).unique()})])
+        seen = [columns.make_table({targets[0]: more.column(0).unique()})]
+        if columns.infer_task(seen[0])[0] == "regression" or len(seen[0]) > _ENOUGH:
             return seen[0]
     return seen[0]
 
 
 def _targets(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> Iterator[Any]:
-    """Give the targets of a stream, piece by piece, as tables."""
+    """Yield the targets of a stream in pieces, as tables."""
     source = streams.parquet(names, targets, drop=drop)
     for i in range(len(source.sizes)):
         for _, y in source.pieces(i):
-            yield y if len(targets) > 1 else columns.tabled({targets[0]: y})
+            yield y if len(targets) > 1 else columns.make_table({targets[0]: y})
 
 
 def _check_varied(parts: Iterable[npt.NDArray[np.float64]], targets: Sequence[str]) -> None:
-    """Refuse a target of numbers that are all the same; once all differ, no more parts are looked at."""
-    low, high, rows = np.full(len(targets), np.inf), np.full(len(targets), -np.inf), 0
+    """Raise an error for a constant target; reading ends as soon as all targets vary."""
+    low = np.full(len(targets), np.inf)
+    high = np.full(len(targets), -np.inf)
+    rows = 0
     for part in parts:
         values = part.reshape(len(part), len(targets))
         low, high = np.minimum(low, values.min(0, initial=np.inf)), np.maximum(high, values.max(0, initial=-np.inf))
@@ -320,7 +324,7 @@ def _check_varied(parts: Iterable[npt.NDArray[np.float64]], targets: Sequence[st
             return
     for name, least, most in zip(targets, low.tolist(), high.tolist(), strict=True):
         if rows > 1 and least == most:
-            raise DataError(f"target {name!r} has the one value {least} in all {rows:,} rows; choose another column")
+            raise DataError(f"target {name!r} has the value {least} in all {rows:,} rows; choose another column")
 
 
 def _name(request: FitRequest, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What commands say: lines for people, lines for programs, and the end of a command."""
+"""Output of commands: text for people, JSON for programs, and exit codes."""
 
 import json
 import sys
@@ -31,17 +31,17 @@ __all__ = [
 
 
 def ignore(*_: object, **__: object) -> None:
-    """Say nothing of a warning."""
+    """Ignore a warning."""
 
 
 def warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """Say a warning as a note, unless it is for programmers."""
+    """Print a warning as a note, except for deprecation warnings, which are for programmers."""
     if not issubclass(category, (DeprecationWarning, FutureWarning)):
         note(str(message))
 
 
 class Stopped(Exception):
-    """A signal ended the command, or another process did; that one tells why, and the message is empty."""
+    """End of the command by a signal, or by another process, which prints the reason; the message is then empty."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Stopped(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: a command ends as after Ctrl-C, and what it was writing is taken back."""
+    """SIGTERM: the command ends as after Ctrl-C, and removes the files that it has not finished."""
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
@@ -58,14 +58,14 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 
 def note(text: str) -> None:
-    """Say what was done unasked, or is worth knowing, on standard error."""
+    """Print a note on standard error."""
     say(f"note: {' '.join(text.split())}")
 
 
 def say(text: str) -> None:
     """Print a line on standard error."""
-    if sys.stderr is not None:  # else print would take standard output, where the predictions go
-        print(escape_control(text), file=sys.stderr)
+    if sys.stderr is not None:  # otherwise print would use standard output, which has the predictions
+        print(plain(text), file=sys.stderr)
 
 
 def show(text: object) -> None:
@@ -74,39 +74,39 @@ def show(text: object) -> None:
 
 
 def show_json(**values: Any) -> None:
-    """Print an object on standard output, on one line and at once."""
-    print(json.dumps(name_nonfinite(values)), flush=True)
+    """Print a JSON object on one line of standard output, and flush it."""
+    print(json.dumps(spoken(values)), flush=True)
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
-    """Print what the doctor found, its remedies in the words of the command line."""
-    for told in findings_of(findings):
-        show(f"\n{told['severity']}: {told['title']}\n  {told['detail']}\n  {told['remedy']}")
+    """Print findings, with flags in the remedies."""
+    for finding in findings_of(findings):
+        show(f"\n{finding['severity']}: {finding['title']}\n  {finding['detail']}\n  {finding['remedy']}")
 
 
 def findings_of(findings: "Sequence[Finding]") -> list[dict[str, str]]:
-    """Return what the doctor found as plain text, its remedies in the words of the command line."""
-    from fathomless.app.commands.flags import spoken
+    """Return findings as plain text, with flags in the remedies."""
+    from fathomless.app.commands.flags import translate_message
 
-    return [{**asdict(finding), "remedy": spoken(finding.remedy)} for finding in findings]
+    return [{**asdict(finding), "remedy": translate_message(finding.remedy)} for finding in findings]
 
 
-def scores_of(found: "Evaluation", which: str = "scores") -> dict[str, dict[str, float | None]]:
+def scores_of(evaluation: "Evaluation", which: str = "scores") -> dict[str, dict[str, float | None]]:
     """Return scores, or those of a constant prediction ("baseline"), as plain numbers."""
-    scores: Mapping[str, Any] = getattr(found, which)
+    scores: Mapping[str, Any] = getattr(evaluation, which)
     return {name: {"value": score.value, "standard_error": score.error} for name, score in scores.items()}
 
 
-def table_of(found: "Evaluation") -> str:
-    """Lay out scores beside those of a constant prediction."""
-    from fathomless.plots.page import format_with_error
+def table_of(evaluation: "Evaluation") -> str:
+    """Return a text table of scores and those of a constant prediction."""
+    from fathomless.plots.page import measured
 
-    rows = [(f"{found.name}, {found.rows:,}", "", "constant prediction")]
-    for name, score in found.scores.items():
-        base = found.baseline[name]
-        tidy = [(0.0 if abs(s.value) < 1e-9 else s.value, s.error) for s in (score, base)]  # zero up to rounding
-        ours, constant = (" ".join(format_with_error(*pair)).strip() for pair in tidy)
-        rows.append((name.replace("_", " "), ours, constant))
+    rows = [(f"{evaluation.name}, {evaluation.rows:,}", "model", "constant prediction")]
+    for name, score in evaluation.scores.items():
+        pair = (score, evaluation.baseline[name])
+        rounded = [(0.0 if abs(s.value) < 1e-9 else s.value, s.error) for s in pair]  # zero up to rounding
+        model, constant = (" ".join(measured(*values)).strip() for values in rounded)
+        rows.append((name.replace("_", " "), model, constant))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

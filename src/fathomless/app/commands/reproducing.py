@@ -1,7 +1,7 @@
-"""The command ``reproduce``: an experiment of the papers beside what is published.
+"""Command ``reproduce``: run an experiment of the papers and compare it with the published results.
 
-The experiments are no part of the installed package. They are the folder ``experiments`` of a clone of the repository,
-beside ``src``, and are found there if the package is imported from that clone.
+The experiments are not part of the installed package. They are in the folder ``experiments`` of a clone of the
+repository, next to ``src``, and are available if the package is imported from that clone.
 """
 
 import argparse
@@ -20,14 +20,14 @@ __all__ = ["reproduce"]
 
 
 def reproduce(given: argparse.Namespace) -> int:
-    """Run an experiment, compare it with what is expected, and return the exit code: 1 if a demand is not met.
+    """Run an experiment, compare it with the expected results, and return the exit code: 1 if they differ.
 
     Raises
     ------
     DataError
         If no experiment is named, or one that does not exist.
     FileError
-        If the package is not imported from a clone, which has the experiments.
+        If the package is not imported from a clone with the experiments.
     """
     with _importable():
         return _reproduce(given)
@@ -35,13 +35,13 @@ def reproduce(given: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _importable() -> Iterator[None]:
-    """Let `experiments` be imported: put the clone in front of the import path, and take it away afterwards."""
+    """Put the clone in front of the import path for `experiments`, and remove it afterwards."""
     source = Path(fathomless.__file__).parents[1]
     clone = str(source.parent)
     if source.name != "src" or not (source.parent / "experiments" / "__init__.py").is_file():
         raise FileError(
-            "the experiments are not in the installed package, they are run from a clone of its repository: "
-            "run pip install --editable '.[cli]' there, and then this command"
+            "the experiments are not in the installed package, but in a clone of its repository: run pip install "
+            "--editable '.[cli]' there, and then this command"
         )
     sys.path.insert(0, clone)
     try:
@@ -77,5 +77,5 @@ def _reproduce(given: argparse.Namespace) -> int:
     show(layout(report.verdicts))
     for text in report.result.notes:
         note(text)
-    note(f"{len(report.result.values)} values, the settings and a figure are in {out} ({report.result.seconds:.0f} s)")
+    note(f"wrote {len(report.result.values)} values, settings and a figure to {out} ({report.result.seconds:.0f} s)")
     return 0 if report.holds() else 1

@@ -1,4 +1,4 @@
-"""What an analyst asks of a fit: whether it is better than simple models, what drives it, which rows it misses."""
+"""Analysis of a fit: comparison with simple models, importance of columns, and rows with large residuals."""
 
 import json
 import math
@@ -21,14 +21,14 @@ from fathomless.posterior.distributions import ClassPredictive
 from fathomless.system import io
 from fathomless.system.errors import FileError
 
-__all__ = ["Analysis", "GroupOfRows", "OddRow", "Peers", "analyse", "beside", "odd_rows"]
+__all__ = ["Analysis", "GroupOfRows", "OddRow", "Peers", "analyse", "find_odd_rows", "score_peers"]
 
-_FITTED = 20_000  # rows to which simple models are fitted
-_EXPLAINED = 300  # rows whose columns are moved
-_DRAWN = 5  # columns whose dependence is drawn
-_ODD = 8  # rows that are listed
-_LEAST = 20  # rows of a group
-_MOST = 200  # columns above which none is moved unless asked for
+_FITTED = 20_000  # maximum number of rows to fit simple models to
+_EXPLAINED = 300  # maximum number of rows for permutation importance and partial dependence
+_DRAWN = 5  # number of columns with partial dependence
+_ODD = 8  # maximum number of listed rows and groups
+_LEAST = 20  # minimum number of rows inside and outside a group
+_MOST = 200  # maximum number of columns for permutation importance
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -37,15 +37,15 @@ Take = Callable[[Ints], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Peers:
-    """Simple models on the rows of an evaluation, none of which they were fitted to.
+    """Scores of simple models on the rows of an evaluation; no model was fitted to the rows that it predicts.
 
     Attributes
     ----------
     scores : mapping of str to mapping of str to Score
-        Of each of :data:`fathomless.app.peers.PEERS`.
+        Scores of each of :data:`fathomless.app.peers.PEERS`.
     behind : mapping of str to Score
-        Nats per row by which the log density of each is below that of the fit, and its standard error: both on the
-        same rows, so that the difference is known better than either.
+        Mean difference between the log density of the fit and that of each model, in nats per row, with its standard
+        error. The rows are paired, so the error of the difference is smaller than that of either mean.
     """
 
     scores: Mapping[str, Mapping[str, Score]]
@@ -54,16 +54,16 @@ class Peers:
 
 @dataclass(frozen=True)
 class OddRow:
-    """A row that the fit expected least.
+    """Row with a low log density.
 
     Attributes
     ----------
     name : str
-        Its key, or its number.
+        Key of the row, or its number.
     log_density : float
-        Of its target, in nats.
+        Log density of the observed target, in nats.
     target, predicted : str
-        What it is, and what was expected.
+        Observed target, and the predicted class with its probability or the 90 % interval.
     """
 
     name: str
@@ -74,20 +74,20 @@ class OddRow:
 
 @dataclass(frozen=True)
 class GroupOfRows:
-    """Rows with a column in common, of whose targets the fit expects less than of the others.
+    """Group of rows whose log density is lower than that of the other rows.
 
     Attributes
     ----------
     column, value : str
-        What they have in common: a category, or the ends of a quarter of the rows.
+        Column that defines the group and its common value: a level, or the range of a quarter of the rows.
     rows : int
-        How many there are.
+        Number of rows.
     behind : Score
-        Nats per row by which their mean log density is below that of the others, and its standard error.
+        Mean log density of the other rows minus that of the group, in nats per row, with its standard error.
     miss, others : float
-        Mean absolute error, or share of rows that are given a wrong class: in the group, and of the others.
+        Mean absolute error, or error rate of a classification: in the group, and of the other rows.
     inside : float or None
-        Share inside the 90 % intervals, of numbers.
+        Coverage of the 90 % intervals; None for a classification.
     """
 
     column: str
@@ -101,26 +101,26 @@ class GroupOfRows:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What :func:`analyse` found; a part that does not apply is None or empty.
+    """Result of :func:`analyse`; a part that does not apply is None or empty.
 
     Attributes
     ----------
     rows : str
-        Name of the rows that were looked at.
+        Name of the rows of the analysis.
     peers : Peers or None
-        Simple models beside the fit.
+        Scores of simple models.
     importance : Importance or None
-        Of all columns.
+        Permutation importance of all columns.
     dependence : tuple of Dependence
-        Of the most important columns.
+        Partial dependence on the most important columns.
     odd : tuple of OddRow
-        The least expected rows, the oddest first.
+        Rows with the lowest log density, in ascending order.
     groups : tuple of GroupOfRows
-        Groups of rows that are predicted worse than the others, by more than chance would have it; the clearest first.
+        Groups of rows with a significantly lower log density, the most significant first.
     looked : int
-        How many groups were looked at.
+        Number of groups that were tested.
     gaps : mapping of str to float
-        Share of the rows that lack a value, of each column that has gaps.
+        Share of missing values of each column that has any.
     """
 
     rows: str
@@ -133,69 +133,70 @@ class Analysis:
     gaps: Mapping[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the analysis as JSON."""
         io.write_text(path, json.dumps(_plain(asdict(self)), indent=1) + "\n")
 
     @staticmethod
     def load(path: Path) -> "Analysis":
-        """Read what :meth:`save` wrote.
+        """Read a file written by :meth:`save`.
 
         Raises
         ------
         FileError
-            If it is none.
+            If the file is not an analysis.
         """
-        found = io.read_json(path)
+        values = io.read_json(path)
         try:
-            peers, moved = found["peers"], found["importance"]
             return Analysis(
-                found["rows"],
-                None
-                if peers is None
-                else Peers(
-                    {
-                        name: {key: Score(**one) for key, one in scores.items()}
-                        for name, scores in peers["scores"].items()
-                    },
-                    {name: Score(**one) for name, one in peers["behind"].items()},
-                ),
-                None
-                if moved is None
-                else Importance(
-                    tuple(map(_text, moved["columns"])),
-                    *(_numbers(moved[name], len(moved["columns"])) for name in ("loss", "error")),
-                ),
-                tuple(
-                    Dependence(
-                        column=_text(one["column"]),
-                        points=tuple(one["points"]),
-                        level=float(one["level"]),
-                        **{part: _numbers(one[part], len(one["points"])) for part in ("mean", "lower", "upper")},
-                    )
-                    for one in found["dependence"]
-                ),
-                tuple(OddRow(**one) for one in found["odd"]),
-                tuple(GroupOfRows(**{**one, "behind": Score(**one["behind"])}) for one in found["groups"]),
-                found["looked"],
-                found["gaps"],
+                values["rows"],
+                _parse_peers(values["peers"]),
+                _parse_importance(values["importance"]),
+                tuple(map(_parse_dependence, values["dependence"])),
+                tuple(OddRow(**row) for row in values["odd"]),
+                tuple(GroupOfRows(**{**group, "behind": Score(**group["behind"])}) for group in values["groups"]),
+                values["looked"],
+                values["gaps"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FileError(f"{path} is not what fathomless wrote; fit again, or run fathomless explain") from error
+            raise FileError(f"{path} is not an analysis of fathomless; fit again, or run fathomless explain") from error
 
 
-def _text(value: Any) -> str:
-    """Return a text that a file should hold."""
+def _parse_peers(values: Any) -> Peers | None:
+    """Return the scores of simple models in a file, or None."""
+    if values is None:
+        return None
+    scores = {name: {key: Score(**score) for key, score in scores.items()} for name, scores in values["scores"].items()}
+    return Peers(scores, {name: Score(**score) for name, score in values["behind"].items()})
+
+
+def _parse_importance(values: Any) -> Importance | None:
+    """Return the permutation importance in a file, or None."""
+    if values is None:
+        return None
+    columns = tuple(map(_check_text, values["columns"]))
+    return Importance(columns, *(_check_numbers(values[name], len(columns)) for name in ("loss", "error")))
+
+
+def _parse_dependence(values: Any) -> Dependence:
+    """Return the partial dependence on one column in a file."""
+    points = tuple(values["points"])
+    bands = {name: _check_numbers(values[name], len(points)) for name in ("mean", "lower", "upper")}
+    return Dependence(column=_check_text(values["column"]), points=points, level=float(values["level"]), **bands)
+
+
+def _check_text(value: Any) -> str:
+    """Return a value of a file that has to be a text."""
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
+        raise TypeError(f"{value!r:.80} is not a text")
     return value
 
 
-def _numbers(values: Any, rows: int) -> Floats:
-    """Return numbers that a file should hold, so many rows of them."""
-    found = np.array(values, dtype=np.float64)
-    if found.shape[:1] != (rows,):
-        raise ValueError(f"{found.shape} numbers for {rows} rows")
-    return found
+def _check_numbers(values: Any, rows: int) -> Floats:
+    """Return values of a file that have to be numbers, with the given length of the first axis."""
+    array = np.array(values, dtype=np.float64)
+    if array.shape[:1] != (rows,):
+        raise ValueError(f"{array.shape} numbers for {rows} rows")
+    return array
 
 
 def analyse(
@@ -208,43 +209,45 @@ def analyse(
     keys: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Analysis:
-    """Look at a fit on rows that it has not seen.
+    """Analyse a fit on rows outside its training.
 
     Parameters
     ----------
     estimator : PredictiveEstimator
-        Fitted.
+        Fitted estimator.
     take : callable
-        Returns X and y of rows by their numbers.
+        Function that returns X and y of rows by their numbers.
     rows, training : ndarray of int64
-        Rows that were evaluated, and those that simple models are fitted to: with cross-fitted networks the same.
+        Rows of the evaluation, and rows to fit simple models to; the same for cross-fitted networks.
     evaluation : Evaluation
-        Of `rows`.
+        Evaluation on `rows`.
     keys : sequence of str, optional
         Name of each row of the table.
     seed : int
-        Of everything drawn.
+        Seed of permutations and simple models.
     """
     fold = None if estimator.fold_ is None else estimator.fold_[:, rows]
     X, y = take(rows)
-    ours = _predicted(estimator, X, y, fold)
+    predictions = _score_rows(estimator, X, y, fold)
     peers = None
     if len(evaluation.targets) == 1 and len(training) > 1:
-        peers = beside(estimator, take, rows, training, evaluation, ours.density, seed=seed)
-    some = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _EXPLAINED)).round().astype(np.int64))
-    some_X, some_y = take(rows[some])
-    moved, drawn = None, tuple[Dependence, ...]()
-    if len(estimator.schema_.columns) <= _MOST and len(some) > 1:
-        own = None if fold is None else fold[:, some]
-        moved = importance(estimator, some_X, some_y, fold=own, random_state=seed)
-        drawn = tuple(dependence(estimator, some_X, column) for column in moved.columns[:_DRAWN])
+        peers = score_peers(estimator, take, rows, training, evaluation, predictions.density, seed=seed)
+    # Permutation importance predicts all rows several times for each column, so a sample of the rows is used.
+    sampled = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _EXPLAINED)).round().astype(np.int64))
+    sampled_X, sampled_y = take(rows[sampled])
+    permuted = None
+    curves = tuple[Dependence, ...]()
+    if len(estimator.schema_.columns) <= _MOST and len(sampled) > 1:
+        sampled_fold = None if fold is None else fold[:, sampled]
+        permuted = importance(estimator, sampled_X, sampled_y, fold=sampled_fold, random_state=seed)
+        curves = tuple(dependence(estimator, sampled_X, column) for column in permuted.columns[:_DRAWN])
     names = [str(keys[i]) for i in rows] if keys is not None else [f"row {i + 1:,}" for i in rows]
-    odd = odd_rows(estimator, X, y, names, ours.density, fold=fold)
-    groups, looked, gaps = _groups(estimator, X, ours)
-    return Analysis(evaluation.name, peers, moved, drawn, odd, groups, looked, gaps)
+    odd = find_odd_rows(estimator, X, y, names, predictions.density, fold=fold)
+    groups, tested, gaps = _compare_groups(estimator, X, predictions)
+    return Analysis(evaluation.name, peers, permuted, curves, odd, groups, tested, gaps)
 
 
-def beside(
+def score_peers(
     estimator: PredictiveEstimator,
     take: Take,
     rows: Ints,
@@ -254,103 +257,109 @@ def beside(
     *,
     seed: int = 0,
 ) -> Peers:
-    """Fit simple models as the networks were fitted, without the rows that they predict, and score them there.
+    """Fit simple models to the same folds as the networks, and score them on the rows that they were not fitted to.
 
     `density` (N,) is the log density of these rows under the fit.
     """
-    from fathomless.app.peers import PEERS, Folded, Peer  # and with them boosting, which nothing else needs
+    from fathomless.app.peers import (  # imports scikit-learn's boosting, which nothing else needs
+        PEERS,
+        CrossFittedPeer,
+        Peer,
+    )
 
     X, y = take(rows)
-    target = cast(ClassLabels | TargetScale, estimator.target_)  # runs have no others
-    folded = None if estimator.fold_ is None else estimator.fold_[0]
-    fold = np.zeros((1, len(rows)), np.int64) if folded is None else folded[None, rows]
-    scores, behind = {}, {}
+    target = cast(ClassLabels | TargetScale, estimator.target_)  # the only kinds of targets of a run
+    folds = None if estimator.fold_ is None else estimator.fold_[0]
+    fold = np.zeros((1, len(rows)), np.int64) if folds is None else folds[None, rows]
+    scores = {}
+    behind = {}
     for name in PEERS:
         fitted = []
         for k in range(int(fold.max()) + 1):
-            others = training if folded is None else training[folded[training] != k]
+            others = training if folds is None else training[folds[training] != k]
+            # An evenly spaced sample of a large table bounds the time of the simple models.
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
             fitted.append(Peer(name, evaluation.task, seed).fit(*take(others), estimator.schema_, target))
-        peer = cast(PredictiveEstimator, Folded(fitted))
-        found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold)
-        scores[name] = found.scores
-        lead = density - _predicted(peer, X, y, fold).density
+        peer = cast(PredictiveEstimator, CrossFittedPeer(fitted))
+        scores[name] = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold).scores
+        lead = density - _score_rows(peer, X, y, fold).density
         error = float(lead.std(ddof=1) / math.sqrt(len(lead))) if len(lead) > 1 else None
         behind[name] = Score(float(lead.mean()), error)
     return Peers(scores, behind)
 
 
-def odd_rows(
+def find_odd_rows(
     estimator: PredictiveEstimator, X: Any, y: Any, names: Sequence[str], density: Floats, *, fold: Any = None
 ) -> tuple[OddRow, ...]:
-    """Return the rows whose targets were expected least, by their log density (N,)."""
+    """Return the rows with the lowest log density; `density` (N,) is that of all rows."""
     odd = np.argsort(density, kind="stable")[:_ODD]
-    p = estimator.predict_dist(_at(X, odd), **({} if fold is None else {"fold": fold[:, odd]}))
+    p = estimator.predict_dist(_select_rows(X, odd), **({} if fold is None else {"fold": fold[:, odd]}))
     if isinstance(estimator.target_, ClassLabels):
         probs = cast(Any, p).probs.numpy()
         labels = [str(label) for label in estimator.target_.labels]
-        said = [f"{labels[row.argmax()]} ({100 * row.max():.0f} %)" for row in probs]
+        predicted = [f"{labels[row.argmax()]} ({100 * row.max():.0f} %)" for row in probs]
     else:
-        low, high = (part.numpy().reshape(len(odd), -1) for part in cast(Any, p).interval(0.9))
-        said = [
-            "; ".join(f"{number(a, 4)} to {number(b, 4)}" for a, b in zip(one, other, strict=True))
-            for one, other in zip(low, high, strict=True)
+        lower, upper = (part.numpy().reshape(len(odd), -1) for part in cast(Any, p).interval(0.9))
+        predicted = [
+            "; ".join(f"{number(low, 4)} to {number(high, 4)}" for low, high in zip(lows, highs, strict=True))
+            for lows, highs in zip(lower, upper, strict=True)
         ]
-    true = [np.atleast_1d(np.asarray(y, dtype=object)[i]) for i in odd]
-    told = ["; ".join(number(v, 4) if isinstance(v, float) else str(v) for v in row) for row in true]
+    targets = [np.atleast_1d(np.asarray(y, dtype=object)[i]) for i in odd]
+    observed = ["; ".join(number(v, 4) if isinstance(v, float) else str(v) for v in row) for row in targets]
     return tuple(
-        OddRow(names[i], float(density[i]), target, expected)
-        for i, target, expected in zip(odd, told, said, strict=True)
+        OddRow(names[i], float(density[i]), target, prediction)
+        for i, target, prediction in zip(odd, observed, predicted, strict=True)
     )
 
 
-def _groups(
-    estimator: PredictiveEstimator, X: Any, ours: "_Rows"
+def _compare_groups(
+    estimator: PredictiveEstimator, X: Any, predictions: "_RowScores"
 ) -> tuple[tuple[GroupOfRows, ...], int, dict[str, float]]:
-    """Return groups that are predicted worse than the others, how many were looked at, and the shares of gaps.
+    """Return the groups with a significantly lower log density, the number of tested groups, and shares of gaps.
 
-    A group is told if it is behind by so many standard errors that, were all alike, one table in twenty would have one.
+    The level is 5 % over all tests (Bonferroni): without any difference, one table in twenty has a significant group.
     """
-    found, gaps = [], {}
+    groups = []
+    gaps = {}
     for column, value, inside in row_groups(estimator.schema_, X):
         if value == "missing":
             gaps[column] = float(inside.mean())
         if min(int(inside.sum()), int((~inside).sum())) < _LEAST:
             continue
-        own, rest = ours.density[inside], ours.density[~inside]
-        error = math.sqrt(own.var(ddof=1) / len(own) + rest.var(ddof=1) / len(rest))
-        miss = ours.miss.mean(1)
-        found.append(
+        group, rest = predictions.density[inside], predictions.density[~inside]
+        error = math.sqrt(group.var(ddof=1) / len(group) + rest.var(ddof=1) / len(rest))
+        miss = predictions.miss.mean(1)
+        groups.append(
             GroupOfRows(
                 column,
                 value,
-                len(own),
-                Score(float(rest.mean() - own.mean()), error),
+                len(group),
+                Score(float(rest.mean() - group.mean()), error),
                 float(miss[inside].mean()),
                 float(miss[~inside].mean()),
-                None if ours.inside is None else float(ours.inside[inside].mean()),
+                None if predictions.inside is None else float(predictions.inside[inside].mean()),
             )
         )
-    if not found:
+    if not groups:
         return (), 0, gaps
-    far = NormalDist().inv_cdf(1.0 - 0.05 / len(found))
-    clear = [one for one in found if one.behind.value > far * cast(float, one.behind.error)]
-    clear.sort(key=lambda one: -one.behind.value / max(cast(float, one.behind.error), 1e-300))
-    return tuple(clear[:_ODD]), len(found), gaps
+    errors = NormalDist().inv_cdf(1.0 - 0.05 / len(groups))
+    clear = [group for group in groups if group.behind.value > errors * cast(float, group.behind.error)]
+    clear.sort(key=lambda group: -group.behind.value / max(cast(float, group.behind.error), 1e-300))
+    return tuple(clear[:_ODD]), len(groups), gaps
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Predictions of rows beside their targets.
+class _RowScores:
+    """Scores of single rows.
 
     Attributes
     ----------
     density : ndarray of float64, shape (N,)
         Log density.
     miss : ndarray of float64, shape (N, T)
-        Absolute error of the mean; of classes 1 where another one is the most probable, else 0.
+        Absolute error of the mean; for classes 1 if the most probable class is wrong, else 0.
     inside : ndarray of bool, shape (N,), or None
-        Whether all targets are inside their 90 % intervals; None of classes.
+        True if all targets are inside their 90 % intervals; None for classes.
     """
 
     density: Floats
@@ -358,7 +367,8 @@ class _Rows:
     inside: npt.NDArray[np.bool_] | None
 
 
-def _predicted(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _Rows:
+def _score_rows(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _RowScores:
+    """Score rows in batches."""
     density, miss, inside = [], [], []
     for start in range(0, len(X), _FITTED):
         part = slice(start, start + _FITTED)
@@ -369,23 +379,23 @@ def _predicted(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _Ro
             guess = np.asarray(cast(ClassLabels, estimator.target_).labels, dtype=object)[p.probs.argmax(1).numpy()]
             miss.append((guess != np.asarray(y[part], dtype=object)).astype(np.float64)[:, None])
         else:
-            own = cast(Any, p)
-            miss.append(np.abs(own.mean.numpy() - np.asarray(y[part])).reshape(len(log_p), -1))
-            below = own.cdf(y[part]).numpy().reshape(len(log_p), -1)
-            inside.append(((below >= 0.05) & (below <= 0.95)).all(1))
-    return _Rows(np.concatenate(density), np.concatenate(miss), np.concatenate(inside) if inside else None)
+            continuous = cast(Any, p)
+            miss.append(np.abs(continuous.mean.numpy() - np.asarray(y[part])).reshape(len(log_p), -1))
+            pit = continuous.cdf(y[part]).numpy().reshape(len(log_p), -1)
+            inside.append(((pit >= 0.05) & (pit <= 0.95)).all(1))
+    return _RowScores(np.concatenate(density), np.concatenate(miss), np.concatenate(inside) if inside else None)
 
 
-def _at(X: Any, rows: Ints) -> Any:
+def _select_rows(X: Any, rows: Ints) -> Any:
     from fathomless.data.frames import take
 
     return take(X, rows)
 
 
 def _plain(value: Any) -> Any:
-    """Turn arrays into lists."""
+    """Replace arrays by lists, for JSON."""
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray) else value

@@ -1,4 +1,4 @@
-"""The part of a page that answers an analyst: is it worth its while, what drives it, which rows it misses."""
+"""Sections of a page on the comparison with simple models, the importance of columns, and large residuals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,43 +24,43 @@ from fathomless.plots.page import (
 
 __all__ = ["Insights", "insights"]
 
-_NAMES = {"constant": "a constant", "linear": "a linear model", "boosting": "gradient boosting"}
+_NAMES = {"constant": "a constant prediction", "linear": "a linear model", "boosting": "gradient boosting"}
 _HEADS = {"constant": "Constant", "linear": "Linear", "boosting": "Boosting"}
-_SHOWN = {  # scores of the first table
+_SCORES = {  # scores of the comparison: label, and True for a share
     "log_likelihood": ("Log-likelihood, nats per row", False),
-    "rmse": ("RMSE", False),
-    "mae": ("Mean absolute error", False),
-    "crps": ("CRPS", False),
-    "coverage_90": ("Inside 90 % intervals", True),
+    "rmse": ("RMSE, units of the target", False),
+    "mae": ("Mean absolute error, units of the target", False),
+    "crps": ("CRPS, units of the target", False),
+    "coverage_90": ("Coverage of 90 % intervals", True),
     "accuracy": ("Accuracy", True),
-    "brier": ("Brier score", False),
+    "brier": ("Brier score, 0 to 2", False),
     "auroc": ("Area under the ROC curve", False),
 }
-_CLASSES = 4  # that a picture of probabilities holds
+_CLASSES = 4  # maximum number of classes in a picture of probabilities
 
 
 @dataclass(frozen=True)
 class Insights:
-    """What the page shows of an analysis.
+    """Texts, tables and pictures of an analysis.
 
     Attributes
     ----------
     rows : str
-        Which rows it is of.
+        Name of the rows of the analysis.
     verdict : str
-        Sentences: is the fit better than simple models?
+        Differences in log-likelihood between the fit and simple models, as sentences.
     beside : TextTable or None
         Scores of the fit and of simple models.
     drivers : str
-        Sentences: which columns matter.
+        Columns with a measurable importance, as sentences.
     figures : sequence of Figure
-        How much, and how.
+        Permutation importance and partial dependence.
     odd : TextTable or None
-        The rows that were expected least.
+        Rows with the lowest log-likelihood.
     grouped : str
-        Sentences: in which groups are predictions worse?
+        Number of groups of rows with worse predictions, as sentences.
     groups : TextTable or None
-        These groups.
+        Groups of rows with worse predictions.
     """
 
     rows: str
@@ -74,39 +74,53 @@ class Insights:
 
 
 def insights(analysis: Analysis, first: Evaluation, labels: Sequence[str], target: str) -> Insights:
-    """Put an analysis into words, tables and pictures."""
+    """Return the texts, tables and pictures of an analysis."""
     return Insights(
         analysis.rows,
-        "" if analysis.peers is None else _verdict(analysis.peers),
-        None if analysis.peers is None else _beside(analysis.peers, first),
-        _drivers(analysis),
+        "" if analysis.peers is None else _compare_with_peers(analysis.peers, first.name),
+        None if analysis.peers is None else _score_table(analysis.peers, first),
+        _describe_importance(analysis),
         _figures(analysis, labels, target),
-        _odd(analysis),
-        _grouped(analysis),
-        _groups(analysis, first),
+        _residual_table(analysis, first),
+        _describe_groups(analysis),
+        _group_table(analysis, first),
     )
 
 
-def _verdict(peers: Peers) -> str:
-    """Say how the fit stands beside simple models, by its log density of the same rows."""
-    ahead: list[str] = []
-    level: list[str] = []
-    back: list[str] = []
+def _compare_with_peers(peers: Peers, rows: str) -> str:
+    """State the difference in log-likelihood to simple models on the same rows."""
+    better: list[str] = []
+    equal: list[str] = []
+    worse: list[str] = []
     for name, lead in peers.behind.items():
         width = 2.0 * (lead.error or 0.0)
-        place = ahead if lead.value > width else back if lead.value < -width else level
-        place.append(f"{_NAMES[name]} ({_signed(lead)})")
-    said = [f"ahead of {join_words(ahead)}"] if ahead else []
-    said += [f"not to be told from {join_words(level)}"] if level else []
-    said += [f"behind {join_words(back)}"] if back else []
-    text = f"By the probability that it gave to what happened, this fit is {', '.join(said)}: nats per row, ± one "
-    text += "standard error. "
-    if any(_NAMES["linear"] in one for one in (*level, *back)):
-        much = "more" if any(_NAMES["linear"] in one for one in back) else "about as much"
-        text += f"A linear model says {much}: prefer it, unless the intervals of this fit are what you need."
-    elif any(_NAMES["boosting"] in one for one in back):
-        text += "Boosting finds more in these columns: look at what it does with them before you settle."
-    return text.strip()
+        if lead.value > width:
+            better.append(name)
+        elif lead.value < -width:
+            worse.append(name)
+        else:
+            equal.append(name)
+    relations = (
+        (better, "higher than that of {}"),
+        (equal, "not significantly different from that of {}"),
+        (worse, "lower than that of {}"),
+    )
+    parts = [
+        relation.format(listed([f"{_NAMES[name]} ({_signed(peers.behind[name])})" for name in names]))
+        for names, relation in relations
+        if names
+    ]
+    text = (
+        f"Log-likelihood of this fit on {rows}: {'; '.join(parts)}. Differences are in nats per row, ± one standard "
+        "error."
+    )
+    if "linear" in worse:
+        text += " Prefer the linear model, unless you need the intervals of this fit."
+    elif "linear" in equal:
+        text += " The linear model is as good: prefer it, unless you need the intervals of this fit."
+    elif "boosting" in worse:
+        text += " Gradient boosting uses these columns better; examine its fit before you choose this one."
+    return text
 
 
 def _signed(score: Score) -> str:
@@ -114,17 +128,21 @@ def _signed(score: Score) -> str:
     return f"{'' if score.value < 0 else '+'}{value} {error}".strip()
 
 
-def _beside(peers: Peers, first: Evaluation) -> TextTable:
-    names = [name for name in _SHOWN if name in first.scores]
+def _score_table(peers: Peers, first: Evaluation) -> TextTable:
+    """Return the scores of the fit and of simple models."""
+    rows = []
     models = [first.scores, *peers.scores.values()]
+    for name, (label, share) in _SCORES.items():
+        if name in first.scores:
+            rows.append([label, *(_format_score(model.get(name), share) for model in models)])
     return TextTable(
-        f"On {first.name}, none of which a model was fitted to",
+        f"Scores on {first.name} that were not used to fit the respective model, ± standard error",
         ("Score", "This fit", *(_HEADS[name] for name in peers.scores)),
-        [[_SHOWN[name][0], *(_written(model.get(name), *_SHOWN[name][1:]) for model in models)] for name in names],
+        rows,
     )
 
 
-def _written(score: Score | None, share: bool) -> str:
+def _format_score(score: Score | None, share: bool) -> str:
     if score is None:
         return "–"
     if share:
@@ -132,105 +150,136 @@ def _written(score: Score | None, share: bool) -> str:
     return " ".join(part for part in format_with_error(score.value, score.error) if part)
 
 
-def _drivers(analysis: Analysis) -> str:
-    moved = analysis.importance
-    if moved is None:
-        return "There are too many columns to move each; fathomless explain does it on demand."
+def _describe_importance(analysis: Analysis) -> str:
+    """State which columns have a measurable importance."""
+    importance = analysis.importance
+    if importance is None:
+        return "Permutation importance is not computed for so many columns by default; use fathomless explain."
     clear = [
-        name for name, loss, error in zip(moved.columns, moved.loss, moved.error, strict=True) if loss > 2.0 * error
+        name
+        for name, loss, error in zip(importance.columns, importance.loss, importance.error, strict=True)
+        if loss > 2.0 * error
     ]
     if not clear:
-        return "No column is missed where it is shuffled, by more than chance would have it."
-    idle = len(moved.columns) - len(clear)
-    rest = f" Of {'the other' if idle == 1 else f'the other {idle:,}'} that cannot be said." if idle else ""
+        return "Permuting a column does not lower the log-likelihood by more than two standard errors, for any column."
+    rest = len(importance.columns) - len(clear)
+    others = ""
+    if rest:
+        others = " The other column has" if rest == 1 else f" The other {rest:,} columns have"
+        others += " no measurable effect."
     return (
-        f"Predictions rest on {join_words(clear, 6)}: shuffled, they leave what happened less likely, by more than two "
-        f"standard errors.{rest} A column that others can stand in for is missed less than its part in the truth is. "
-        "The curves give all rows one value of a column after the other, the rest as it is, and average predictions; "
-        "their bands are doubt about networks, without the noise."
+        f"Permuting {listed(clear, 6)} lowers the log-likelihood by more than two standard errors.{others} Importance "
+        "is small for a column that others can replace."
     )
 
 
 def _figures(analysis: Analysis, labels: Sequence[str], target: str) -> list[Figure]:
-    moved = analysis.importance
-    if moved is None:
+    """Return the pictures of permutation importance and partial dependence."""
+    importance = analysis.importance
+    if importance is None:
         return []
     strongest = "; ".join(
-        f"{name} {number(loss)}" for name, loss in zip(moved.columns[:6], moved.loss[:6].tolist(), strict=True)
+        f"{name} {number(loss)}"
+        for name, loss in zip(importance.columns[:6], importance.loss[:6].tolist(), strict=True)
     )
-    found = [
+    figures = [
         picture(
             "importance",
-            partial(plots.importance, moved.columns, moved.loss, moved.error),
-            says=f"Nats per row that are lost where a column is shuffled: {strongest}.",
-            caption=f"Permutation importance on {analysis.rows}: three shuffles of each column.",
+            partial(plots.importance, importance.columns, importance.loss, importance.error),
+            says=f"Decrease of the log-likelihood when a column is permuted, in nats per row: {strongest}.",
+            caption=f"Permutation importance on {analysis.rows}, in nats per row; mean of three permutations.",
         )
     ]
-    return found + [_curve(one, i, labels, target) for i, one in enumerate(analysis.dependence) if len(one.points) > 1]
+    curves = enumerate(analysis.dependence)
+    return figures + [_curve(curve, i, labels, target) for i, curve in curves if len(curve.points) > 1]
 
 
-def _curve(one: Dependence, i: int, labels: Sequence[str], target: str) -> Figure:
-    which = _classes(one, labels)
-    mean, lower, upper = (part[:, which] for part in (one.mean, one.lower, one.upper))
-    names = [labels[k] for k in which] if labels else [target] if len(which) == 1 else [str(k + 1) for k in which]
-    what = f"probability of {names[0]}" if labels and len(names) == 1 else "probability" if labels else target
-    ends = f"from {number(float(mean[0, 0]))} at {one.points[0]} to {number(float(mean[-1, 0]))} at {one.points[-1]}"
+def _curve(curve: Dependence, i: int, labels: Sequence[str], target: str) -> Figure:
+    """Return the picture of partial dependence on one column."""
+    shown = _shown_outputs(curve, labels)
+    mean, lower, upper = (part[:, shown] for part in (curve.mean, curve.lower, curve.upper))
+    if labels:
+        names = [labels[k] for k in shown]
+        quantity = f"probability of {names[0]}" if len(names) == 1 else "probability"
+    else:
+        names = [target] if len(shown) == 1 else [str(k + 1) for k in shown]
+        quantity = target
+    first, last = (
+        f"{number(float(mean[k, 0]))} at {curve.points[k]}"  # of the first class or target
+        for k in (0, -1)
+    )
     return picture(
         f"dependence-{i}",
         partial(
-            plots.dependence, one.points, mean, lower, upper, names=names, column=one.column, target=f"average {what}"
+            plots.dependence,
+            curve.points,
+            mean,
+            lower,
+            upper,
+            names=names,
+            column=curve.column,
+            target=f"average {quantity}",
         ),
-        says=f"Average {what} along {one.column}: {ends}.",
-        caption=f"Partial dependence on {one.column}, with {percent(one.level)} intervals.",
+        says=f"Average {quantity} against {curve.column}: from {first} to {last}.",
+        caption=f"Partial dependence on {curve.column}, {percent(curve.level)} credible intervals (without noise).",
     )
 
 
-def _classes(one: Dependence, labels: Sequence[str]) -> list[int]:
-    """Choose which of several targets or classes are drawn: of two classes the second, of many those that move."""
-    count = one.mean.shape[1]
+def _shown_outputs(curve: Dependence, labels: Sequence[str]) -> list[int]:
+    """Return the classes or targets to draw: the second of two classes, the most variable of many."""
+    count = curve.mean.shape[1]
     if len(labels) == 2:
         return [1]
-    moving = np.argsort(-(one.mean.max(0) - one.mean.min(0)), kind="stable")[:_CLASSES]
-    return sorted(moving.tolist()) if count > _CLASSES else list(range(count))
+    variable = np.argsort(-(curve.mean.max(0) - curve.mean.min(0)), kind="stable")[:_CLASSES]
+    return sorted(variable.tolist()) if count > _CLASSES else list(range(count))
 
 
-def _odd(analysis: Analysis) -> TextTable | None:
+def _residual_table(analysis: Analysis, first: Evaluation) -> TextTable | None:
+    """Return the rows with the lowest log-likelihood."""
     if not analysis.odd:
         return None
+    predicted = "Predicted class" if first.task == "classification" else "90 % interval"
     return TextTable(
-        "The rows that were expected least",
-        ("Row", "Target", "Expected", "Log density"),
-        [(one.name, one.target, one.predicted, number(one.log_density)) for one in analysis.odd],
+        "Rows with the lowest log-likelihood",
+        ("Row", "Observed", predicted, "Log-likelihood, nats"),
+        [(row.name, row.target, row.predicted, number(row.log_density)) for row in analysis.odd],
         text=3,
     )
 
 
-def _grouped(analysis: Analysis) -> str:
+def _describe_groups(analysis: Analysis) -> str:
+    """State in how many groups of rows the predictions are worse than in the others."""
     if not analysis.looked:
         return ""
-    looked = f"{format_count(analysis.looked, 'group')} of rows with a column in common"
+    tested = f"{counted(analysis.looked, 'tested group')} of rows with a common column value"
     if not analysis.groups:
-        return f"Of {looked}, none is predicted worse than the rest by more than chance would have it."
+        return f"The log-likelihood is not significantly lower in any of the {tested}."
     return (
-        f"Of {looked}, {len(analysis.groups)} {'is' if len(analysis.groups) == 1 else 'are'} predicted worse than the "
-        "rest by more than chance would have it: the noise may be larger there, the columns may tell less, or "
-        "something is amiss with these rows."
+        f"The log-likelihood is significantly lower in {len(analysis.groups)} of the {tested}: larger noise, less "
+        "informative columns or errors in these rows are possible causes."
     )
 
 
-def _groups(analysis: Analysis, first: Evaluation) -> TextTable | None:
+def _group_table(analysis: Analysis, first: Evaluation) -> TextTable | None:
+    """Return the groups of rows with worse predictions, beside the other rows."""
     if not analysis.groups:
         return None
     classes = first.task == "classification"
     single = classes or len(first.targets) == 1  # errors of several targets have no common unit
-    head = ["Rows with", "Number", "Behind the rest, nats"]
-    head += ["Wrong", "Wrong elsewhere"] if classes else ["Mean miss", "Elsewhere"] if single else []
+    head = ["Group", "Rows", "Log-likelihood below the others, nats per row"]
+    if classes:
+        head += ["Error rate", "Error rate of the others"]
+    elif single:
+        head += ["Mean absolute error", "Mean absolute error of the others"]
+    format_error = percent if classes else number
     rows = []
-    for one in analysis.groups:
-        cells = [f"{one.column} {one.value}", f"{one.rows:,}", _written(one.behind, False)]
-        write = percent if classes else number
-        cells += [write(one.miss), write(one.others)] if single else []
-        rows.append(cells if one.inside is None else [*cells, percent(one.inside)])
+    for group in analysis.groups:
+        cells = [f"{group.column} {group.value}", f"{group.rows:,}", _format_score(group.behind, False)]
+        if single:
+            cells += [format_error(group.miss), format_error(group.others)]
+        if group.inside is not None:
+            cells.append(percent(group.inside))
+        rows.append(cells)
     if not classes:
-        head.append("Inside 90 %")
-    return TextTable("Groups that are predicted worse", tuple(head), rows)
+        head.append("Coverage of 90 % intervals")
+    return TextTable("Groups with a significantly lower log-likelihood (level 5 % over all groups)", tuple(head), rows)

@@ -1,8 +1,7 @@
-"""One page about a run: what was learned, how well it predicts, and what to make of it.
+"""HTML page of a run: warnings, predictions, calibration, uncertainty, structure, training, data and settings.
 
-:func:`render` turns plain values into one HTML page that needs nothing beside itself: no network, no script, no font.
-Figures and the words around them are chosen here; the markup, in which every text is escaped, is in
-``report.html.j2``.
+:func:`render` turns plain values into one self-contained HTML page, without scripts, fonts or network access. This
+module chooses figures and texts; the markup, which escapes every text, is in ``report.html.j2``.
 """
 
 import math
@@ -19,6 +18,7 @@ from fathomless import plots
 from fathomless.app.commands.flags import flag_of
 from fathomless.app.diagnose import TOLERATED
 from fathomless.app.page.analysis import Analysis
+from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.insights import Insights, insights
 from fathomless.app.page.markup import render_template
 from fathomless.app.page.outcomes import TARGETS, by_target, predictions
@@ -51,12 +51,12 @@ from fathomless.posterior.structure import GraphPosterior, InclusionPosterior, L
 
 __all__ = ["Page", "render"]
 
-_LEVELS = 8  # categories that are spelled out
-_LONG = 10  # rows from which on a table is folded
-_OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations of rows that the fit was given
-_LONGEST = 200  # characters of an option
+_LEVELS = 8  # levels of a category that are listed
+_LONG = 10  # number of rows above which a table is collapsed
+_OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations on rows given to fit
+_LONGEST = 200  # maximum length of the value of an option, in characters
 _OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
-_KINDS = {"numeric": "number", "boolean": "yes or no", "category": "category", "date": "date"}
+_KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date"}
 
 _IN_UNITS = ("rmse", "mae", "crps")  # of the target
 _SHARES = ("accuracy", "coverage_50", "coverage_90", "coverage_95")  # shown in percent
@@ -64,23 +64,23 @@ _SHARES = ("accuracy", "coverage_50", "coverage_90", "coverage_95")  # shown in 
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that a page shows, as plain values.
+    """Contents of a page, as plain values.
 
     Attributes
     ----------
     title : str
         Name of the run.
     command : str or None
-        The command that made it.
+        Command that started the run.
     estimator : Estimator
-        Fitted.
+        Fitted estimator.
     evaluations : sequence of Evaluation
-        The first one is that of the headline and of the pictures.
+        The first one is used for the headline and the pictures.
     findings : sequence of Finding
-        What :mod:`fathomless.app.diagnose` found.
+        Findings of :mod:`fathomless.app.diagnose`.
     data : mapping
         The data manifest: "file", "bytes", "sha256", "rows", "columns", "target names" (a sequence), "weight" (the
-        column that says how often rows count), "notes" (a sequence of sentences). What is absent is left out.
+        column of sample weights), "notes" (a sequence of sentences). Absent entries are not shown.
     seed : int
         Seed of the run.
     versions : mapping of str to str
@@ -88,7 +88,7 @@ class Page:
     citation : sequence of str
         References, as plain text.
     analysis : Analysis or None
-        Simple models beside it, and what drives it.
+        Comparison with simple models, importance of columns and rows with large residuals.
     """
 
     title: str
@@ -104,41 +104,44 @@ class Page:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Name -> value of every option, those of values among them, such as ``weights__chains``."""
-        return self.estimator._current_options(deep=True)
+        """Name -> value of all options, including nested ones such as ``weights__chains``."""
+        return self.estimator._options_given(deep=True)
 
     @property
     def calibrated(self) -> bool:
-        """Whether the held-out rows also set parameters of the likelihood."""
+        """True if parameters of the likelihood were fitted to the held-out rows."""
         parameters = list(self.estimator.likelihood_.parameters())
         return self.estimator.validation_score_ is not None and bool(self.options.get("calibrate") and parameters)
 
     @property
     def trained(self) -> bool:
-        """Whether the posterior was found by gradients, not by chains."""
+        """True if the posterior was fitted by gradients, not sampled by Markov chains."""
         return "elbo" in self.estimator.history_[-1]
 
 
 def render(page: Page) -> str:
     """Return the HTML of a page.
 
-    The same page gives the same bytes: it holds no date. Nothing in it is fetched or run. Pictures are of at most four
-    targets.
+    The same page gives the same bytes: it contains no date. It has no scripts and loads nothing. At most four targets
+    have pictures.
 
     Parameters
     ----------
     page : Page
-        What to show. Texts from data (names of columns, classes and files) are escaped wherever they appear.
+        Contents. Texts from data (names of columns, classes and files) are escaped wherever they appear.
 
     Returns
     -------
     str
-        A whole document, for a file in UTF-8.
+        Complete document, for a file in UTF-8.
     """
-    first, model = page.evaluations[0] if page.evaluations else None, page.estimator.model_
+    first = page.evaluations[0] if page.evaluations else None
+    model = page.estimator.model_
     section = _structure(page.estimator)
     return render_template(
         "report.html.j2",
+        terms=TERMS,
+        names=_data_names(page),
         page=page,
         first=first,
         lede=_lede(page, first),
@@ -148,9 +151,9 @@ def render(page: Page) -> str:
         drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
         point=page.trained and not model.stochastic and not isinstance(model, Ensemble),
         folded=page.estimator.fold_ is not None and not model.stochastic,
-        kept=_kept(page),
+        kept=_describe_networks(page),
         insights=_insights(page),
-        learning=[*(_learning(page) if page.trained else ()), *section.learning],
+        learning=[*(_learning_curves(page) if page.trained else ()), *section.learning],
         score=_score,
         calibration=_calibration(first) if first and first.calibration else None,
         predictions=predictions(first) if first and first.arrays else None,
@@ -164,107 +167,113 @@ def render(page: Page) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------- words and numbers
+# ------------------------------------------------------------------------------------------- texts and numbers
+
+
+def _data_names(page: Page) -> list[str]:
+    """Return the names of columns, targets and classes, in which no term of the glossary is linked."""
+    names = [str(column.name) for column in page.estimator.schema_.columns]
+    names += [str(name) for name in page.data.get("target names", ())]
+    for evaluation in page.evaluations:
+        names += [evaluation.name] if evaluation.name not in _OWN else []
+        names += [str(label) for label in evaluation.labels]
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def _score(name: str, score: Score) -> tuple[str, str]:
-    """Return a score and its error as text, shares in percent."""
+    """Return a score and its standard error as text, shares in percent."""
     if name in _SHARES:
         value, error = format_with_error(100.0 * score.value, 100.0 * (score.error or 0.0))
         return (value, f"{error} %") if error else (percent(score.value), "")
     if name not in _IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
-        return "0", ""  # what rounding leaves of it
-    return format_with_error(score.value, score.error)
+        return "0", ""  # zero up to rounding
+    return measured(score.value, score.error)
 
 
 def _lede(page: Page, first: Evaluation | None) -> list[str]:
-    """Say in two sentences what this is and how good it is."""
-    columns = format_count(len(page.estimator.schema_.columns), "column")
-    source = f"{columns} and {format_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
+    """Return the headline: task and data, then the main scores."""
+    columns = counted(len(page.estimator.schema_.columns), "column")
+    source = f"{columns} and {counted(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
-        return [f"{type(page.estimator).__name__}, fitted to {source}. It has not been evaluated."]
-    own = {
-        "held-out rows": "rows that it was not trained on",
-        "out-of-fold rows": "all rows, each predicted by the networks that were not trained on it",
-        "training rows": "the very rows that it was trained on",
-    }
-    where = f"On {own.get(first.name, f'the rows of {first.name}')}"
-    if first.task == "density":
-        found, normal = (one["log_likelihood"].value for one in (first.scores, first.baseline))
-        return [
-            f"A density of {source}.",
-            f"{where}, the mean log density is {number(found)} nats, where a normal law with their means and "
-            f"covariances has {number(normal)}.",
-        ]
+        return [f"{type(page.estimator).__name__}, fitted to {source}. Not evaluated."]
+    rows = {
+        "held-out rows": "Held-out rows (not used to train the weights)",
+        "out-of-fold rows": "Out-of-fold rows (each predicted by the networks that were not trained on it)",
+        "training rows": "Training rows (too optimistic for new rows)",
+    }.get(first.name, f"Rows of {first.name}")
     ours, constant = first.scores, first.baseline
-    if first.task == "classification":
-        right, luck = percent(ours["accuracy"].value), percent(constant["accuracy"].value)
+    log_p, constant_log_p = (number(scores["log_likelihood"].value) for scores in (ours, constant))
+    if first.task == "density":
         return [
-            f"A classification of {join_words(first.targets)} into {len(first.labels)} classes, from {source}.",
-            f"{where}, it names the right class for {right} of them; naming the most frequent class every time would "
-            f"be right for {luck}.",
+            f"Density of {source}.",
+            f"{rows}: mean log density {log_p} nats; Gaussian with the same means and covariances: {constant_log_p} "
+            "nats.",
         ]
-    average = ", averaged over the targets" if len(first.targets) > 1 else ""
+    log_likelihood = f"Log-likelihood {log_p} nats per row (constant prediction: {constant_log_p})."
+    if first.task == "classification":
+        accuracy, most_frequent = (percent(scores["accuracy"].value) for scores in (ours, constant))
+        return [
+            f"Classification of {listed(first.targets)} into {len(first.labels)} classes from {source}.",
+            f"{rows}: accuracy {accuracy} (most frequent class: {most_frequent}). {log_likelihood}",
+        ]
+    average = " averaged over the targets" if len(first.targets) > 1 else ""
+    rmse, mean_rmse = (number(scores["rmse"].value) for scores in (ours, constant))
     return [
-        f"A regression of {join_words(first.targets)} on {source}.",
-        f"{where}, it is typically off by {number(ours['rmse'].value)} (RMSE{average}), where predicting the mean "
-        f"every time would be off by {number(constant['rmse'].value)}; {percent(ours['coverage_90'].value)} of them "
-        "lie in their 90 % intervals.",
+        f"Regression of {listed(first.targets)} on {source}.",
+        f"{rows}: RMSE{average} {rmse} (mean: {mean_rmse}), coverage of the 90 % intervals "
+        f"{percent(ours['coverage_90'].value)}. {log_likelihood}",
     ]
 
 
-# ---------------------------------------------------------------- pictures, each with the words that say the same
+# ------------------------------------------------------------------------- pictures, with text alternatives
 
 
-def _of_networks(page: Page) -> CrossFitDiagnostics:
-    """Return the diagnostics of trained networks; of other inferences those of none."""
-    found = page.estimator.fit_diagnostics_
-    return found if isinstance(found, CrossFitDiagnostics) else CrossFitDiagnostics()
+def _cross_fit_diagnostics(page: Page) -> CrossFitDiagnostics:
+    """Return the diagnostics of trained networks; empty ones for other inferences."""
+    diagnostics = page.estimator.fit_diagnostics_
+    return diagnostics if isinstance(diagnostics, CrossFitDiagnostics) else CrossFitDiagnostics()
 
 
-def _kept(page: Page) -> str:
-    """Say which epoch's network this is."""
+def _describe_networks(page: Page) -> str:
+    """Describe the epoch or the sweeps from which the networks are taken."""
     if not page.trained:
-        return (
-            f"Chains were run for {page.estimator.n_iter_:,} sweeps each; predictions average the networks they kept."
-        )
+        return f"Chains of {page.estimator.n_iter_:,} sweeps each. Predictions average the sampled networks."
     last = page.estimator.history_[-1]
     if "stage" in last:
-        return f"The stages took {last['step']:,} steps in all; the curves show those that maximised the bound."
+        return f"{last['step']:,} steps in all stages. The curves show the steps that maximised the bound."
     scored = [row for row in page.estimator.history_ if "validation_log_likelihood" in row]
     if not scored:
-        return f"No rows were held out: the network is that of the last epoch, {page.estimator.n_iter_:,}."
+        return f"No held-out rows, therefore no early stopping: the last epoch, {page.estimator.n_iter_:,}, is used."
     if isinstance(page.estimator.model_, Ensemble) and page.estimator.fold_ is None:
-        return "Each member is the network of the epoch at which it scored best on the held-out rows."
+        return "Each network is taken from its epoch with the highest log-likelihood on the held-out rows."
     best = max(scored, key=lambda row: row["validation_log_likelihood"])
-    if _of_networks(page).kinds:
+    if _cross_fit_diagnostics(page).kinds:
         return (
-            f"The curves are of the heaviest kind of network, whose networks are those of epoch {best['epoch']:,.0f}: "
-            "there all rows, each under the networks that were not trained on it, scored best. Numbers are means over "
-            "networks."
+            f"The networks are taken from epoch {best['epoch']:,.0f}, which has the highest out-of-fold "
+            "log-likelihood. The curves show means over the networks of the architecture with the largest weight."
         )
     if page.estimator.fold_ is not None:
         networks = f"{len(cast(Ensemble, page.estimator.model_).members)} networks"
         return (
-            f"All {networks} are those of epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, where all rows, "
-            "each under the networks that were not trained on it, scored best. Numbers are means over networks."
+            f"All {networks} are taken from epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, which has the "
+            "highest out-of-fold log-likelihood. The curves show means over the networks."
         )
     return (
-        f"The network is that of epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, where the held-out rows "
-        "scored best."
+        f"The network is taken from epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, which has the highest "
+        "log-likelihood on the held-out rows."
     )
 
 
 def _insights(page: Page) -> Insights | None:
-    """Return what an analyst asks for, of the rows that the fit had not seen, whatever was evaluated since."""
-    for one in page.evaluations:
-        if page.analysis and one.name == page.analysis.rows:
-            return insights(page.analysis, one, one.labels, join_words(one.targets))
+    """Return the analysis of the rows outside the training; later evaluations of files do not change it."""
+    for evaluation in page.evaluations:
+        if page.analysis and evaluation.name == page.analysis.rows:
+            return insights(page.analysis, evaluation, evaluation.labels, listed(evaluation.targets))
     return None
 
 
 def _structure(estimator: Estimator) -> StructureSection:
-    """Return what the family shows of the structure, or else a table of the posterior in the form that it has."""
+    """Return the section of the family, or a table of the posterior over structure if the family has none."""
     family = family_of(estimator)
     if family.report is not None:
         section: StructureSection = family.find(family.report)(estimator)
@@ -275,25 +284,27 @@ def _structure(estimator: Estimator) -> StructureSection:
             tables = [TextTable("Probability of each structure", (kind, "Posterior"), rows)]
         case InclusionPosterior(rows=layers) if layers:
             kept = [(row.layer, f"{row.weights:,}", f"{row.kept:,}") for row in layers]
-            tables = [TextTable("Weights kept", ("Layer", "Weights", "Kept"), kept)]
+            tables = [TextTable("Weights kept by layer", ("Layer", "Weights", "Kept"), kept)]
         case GraphPosterior(counts=counts):
             tables = [
                 TextTable(f"Number of {what}", (what, "Posterior"), [(str(n), percent(p)) for n, p in law.items()])
                 for what, law in counts.items()
             ]
         case LatentPosterior(weights=weights, means=means):
-            rows = [(percent(w), join_words([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
-            tables = [TextTable("Laws over the latent space", ("Weight", "Centre"), rows)]
+            rows = [(percent(w), listed([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
+            tables = [TextTable("Distributions over the latent space", ("Weight", "Centre"), rows)]
         case _:
             tables = []
     return StructureSection([Group("", [], table) for table in tables])
 
 
-def _learning(page: Page) -> list[Figure]:
+def _learning_curves(page: Page) -> list[Figure]:
     """Return the curves of the training."""
     last = page.estimator.history_[-1]
-    none = {name: 0.0 for name in last if name.startswith("divergence_")}  # that an earlier stage may not have
-    history = [none | row for row in page.estimator.history_ if "elbo" in row]
+    # Rows of an earlier stage lack divergences that only later stages have.
+    zeros = {name: 0.0 for name in last if name.startswith("divergence_")}
+    history = [zeros | row for row in page.estimator.history_ if "elbo" in row]
+    # Without sample weights, the number of training rows of the first network turns sums into means per row.
     rows = None
     if "rows" in page.data and not page.data.get("weight"):
         rows = int(page.data["rows"])
@@ -303,90 +314,98 @@ def _learning(page: Page) -> list[Figure]:
             rows = round(float((page.estimator.fold_[0] != 0).sum()))
     unit, per = ("nats", 1.0) if rows is None else ("nats per row", float(rows))
     shown = ["log_likelihood", *(name for name in last if name.startswith("divergence_")), "elbo"]
-    ways = [
+    changes = [
         f"{name.replace('_', ' ')} from {number(history[0][name] / per)} to {number(last[name] / per)}"
         for name in shown
     ]
+    jumps = " The curves jump where the training restarted from its best state."
     curves = picture(
         "learning",
         partial(plots.learning_curves, history, rows=rows),
-        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {join_words(ways)}. {_kept(page)}",
-        caption="What the training maximised, here called ELBO, is the expected log-likelihood less the divergences."
-        + (" Where the curves jump, it went on from its best state." if _of_networks(page).structure else ""),
+        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(changes)}. {_describe_networks(page)}",
+        caption=f"Training objective (labelled ELBO) in {unit}: expected log-likelihood minus divergences."
+        + (jumps if _cross_fit_diagnostics(page).structure else ""),
     )
     return [curves]
 
 
 def _calibration(first: Evaluation) -> dict[str, Any]:
-    """Return a verdict on calibration, with its pictures."""
+    """Return the text and the pictures on calibration."""
     if first.task == "classification":
         return _class_calibration(first)
     sentences = []
     for name, level in (("coverage_50", 0.5), ("coverage_90", 0.9)):
-        score, error = first.scores[name], math.sqrt(level * (1.0 - level) / first.rows)
-        far = abs(score.value - level) > TOLERATED[level] * error
-        verdict = "too wide" if score.value > level else "too narrow"
-        verdict = f"they are {verdict}" if far else "as stated, within sampling error"
-        sentences.append(f"The {percent(level)} intervals hold {' '.join(_score(name, score))} of the rows: {verdict}.")
+        score = first.scores[name]
+        error = math.sqrt(level * (1.0 - level) / first.rows)
+        verdict = "consistent with the level, within sampling error"
+        if abs(score.value - level) > TOLERATED[level] * error:
+            verdict = "too wide" if score.value > level else "too narrow"
+        coverage = " ".join(_score(name, score))
+        sentences.append(f"Coverage of the {percent(level)} intervals: {coverage} ({verdict}).")
     return {"text": " ".join(sentences), "groups": by_target(first, _coverage)}
 
 
 def _coverage(first: Evaluation, t: int, target: str) -> list[Figure]:
-    counts, levels = first.calibration["pit"][:, t], first.calibration["levels"]
+    """Return the histogram of PIT values and the coverage of intervals of one target."""
+    counts = first.calibration["pit"][:, t]
+    levels = first.calibration["levels"]
     shares = first.calibration["coverage"][:, t]
-    bins, worst = counts / counts.sum(), int(np.argmax(np.abs(shares - levels)))
+    bins = counts / counts.sum()
+    worst = int(np.argmax(np.abs(shares - levels)))
     return [
         picture(
             f"pit-{t}",
             partial(plots.pit_histogram, counts),
-            says=f"Histogram of where the observed {target} falls in its predicted distribution, in {len(bins)} bins. "
-            f"Each bin holds between {percent(bins.min())} and {percent(bins.max())} of the rows; "
+            says=f"Histogram of the predicted distribution function at the observed {target}, in {len(bins)} bins. "
+            f"Each bin contains between {percent(bins.min())} and {percent(bins.max())} of the rows; "
             f"{percent(1.0 / len(bins))} is ideal.",
-            caption="Where observations fall in their predicted distributions. Flat is calibrated; a hump says that "
-            "the distributions are too wide, a trough that they are too narrow.",
+            caption="PIT histogram. Flat: calibrated; peak in the middle: distributions too wide; peaks at both ends: "
+            "too narrow.",
         ),
         picture(
             f"coverage-{t}",
             partial(plots.coverage, levels, shares, rows=first.rows),
-            says=f"Share of the rows whose {target} is inside its interval, against the level of the interval: "
+            says=f"Coverage of the intervals of {target} against their level: "
             f"{percent(float(np.interp(0.5, levels, shares)))} at 50 %, "
-            f"{percent(float(np.interp(0.9, levels, shares)))} at 90 %. Farthest from its level, at "
-            f"{percent(levels[worst])}, it is {percent(shares[worst])}.",
-            caption="Rows inside their intervals, at each level. On the diagonal, intervals hold what they promise.",
+            f"{percent(float(np.interp(0.9, levels, shares)))} at 90 %. Largest difference: level "
+            f"{percent(levels[worst])}, coverage {percent(shares[worst])}.",
+            caption="Coverage of the prediction intervals by level. The diagonal is perfect calibration.",
         ),
     ]
 
 
 def _class_calibration(first: Evaluation) -> dict[str, Any]:
+    """Return the text on mean confidence and accuracy, and the reliability diagram."""
     confidence, accuracy, count = (first.calibration[name] for name in ("confidence", "accuracy", "count"))
-    stated, right = float(np.average(confidence, weights=count)), first.scores["accuracy"].value
-    verdict = "as it should be, within sampling error"
-    if abs(stated - right) > 2.0 * math.sqrt(stated * (1.0 - stated) / first.rows):
-        verdict = "it is too sure of itself" if stated > right else "it could be more sure of itself"
+    mean_confidence = float(np.average(confidence, weights=count))
+    mean_accuracy = first.scores["accuracy"].value
+    verdict = "equal within sampling error"
+    if abs(mean_confidence - mean_accuracy) > 2.0 * math.sqrt(mean_confidence * (1.0 - mean_confidence) / first.rows):
+        verdict = "overconfident" if mean_confidence > mean_accuracy else "underconfident"
     worst = int(np.argmax(np.abs(confidence - accuracy)))
     figure = picture(
         "reliability",
         partial(plots.reliability, confidence, accuracy, count),
-        says=f"Accuracy against stated confidence in {format_count(len(count), 'bin')}, from {percent(confidence[0])} "
-        f"to {percent(confidence[-1])} confidence. They are farthest apart at {percent(confidence[worst])}, where the "
-        f"accuracy is {percent(accuracy[worst])} over {format_count(int(count[worst]), 'row')}.",
-        caption="Accuracy of rows by their stated confidence. On the diagonal, probabilities are frequencies; bins of "
-        "few rows stray from it by chance.",
+        says=f"Accuracy against confidence in {counted(len(count), 'bin')}, from {percent(confidence[0])} to "
+        f"{percent(confidence[-1])} confidence. Largest difference: confidence {percent(confidence[worst])}, accuracy "
+        f"{percent(accuracy[worst])} over {counted(int(count[worst]), 'row')}.",
+        caption="Reliability diagram: accuracy by confidence. The diagonal is perfect calibration; bins with few rows "
+        "deviate by chance.",
     )
-    text = f"On average it states a confidence of {percent(stated)} and is right for {percent(right)}: {verdict}."
+    text = f"Mean confidence {percent(mean_confidence)}, accuracy {percent(mean_accuracy)}: {verdict}."
     return {"text": text, "groups": [Group("", [figure])]}
 
 
 _ONE_PART = (
-    "What weights and structure leave open is one part, networks: each sampled structure has but one independent "
-    "network, so that the two cannot be told apart."
+    "Weight and structure uncertainty are one part (networks), because each sampled structure has only one independent "
+    "network."
 )
 
 
 def _uncertainty(first: Evaluation) -> list[Group]:
-    """Return the split of the uncertainty into noise, weights and structure.
+    """Return the decomposition of the uncertainty into noise, weights and structure.
 
-    Where the last two cannot be told apart they are one part, and there is no picture.
+    If weights and structure cannot be separated they are one part, and there is no picture.
     """
     names = ("noise", "networks") if "networks" in first.arrays else ("noise", "weights", "structure")
     n = len(first.arrays["noise"])
@@ -397,26 +416,30 @@ def _uncertainty(first: Evaluation) -> list[Group]:
         means = _mean_parts(first, parts[:, :, t].mean(1), t)
         shares = [percent(share) for share in means / max(float(means.sum()), 1e-300)]
         sizes = [number(math.sqrt(v) if regression else v) for v in (*means, float(means.sum()))]
-        said = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
+        summary = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
         figures = []
         if len(names) == 3:
             figure = picture(
                 f"uncertainty-{t}",
                 partial(plots.uncertainty_split, *parts[:, :, t]),
-                says=f"Parts of the uncertainty of {target} in {format_count(n, 'row')}, sorted by total. On average "
-                f"{said}.",
-                caption=f"Shares of the {'variance' if regression else 'entropy'} of each row's prediction.",
+                says=f"Parts of the uncertainty of {target} in {counted(n, 'row')}, sorted by total. Mean shares: "
+                f"{summary}.",
+                caption=f"Decomposition of the predictive {'variance' if regression else 'entropy'} of each row, "
+                "sorted by total.",
             )
             figures = [figure]
         head = ("Part", "Standard deviation" if regression else "Entropy, nats", "Share")
-        rows = list(zip((*names, "all"), sizes, (*shares, "100 %"), strict=True))
-        title = "On average over rows" if len(names) == 3 else f"On average over rows. {_ONE_PART}"
+        rows = list(zip((*names, "total"), sizes, (*shares, "100 %"), strict=True))
+        title = "Mean over rows" if len(names) == 3 else f"Mean over rows. {_ONE_PART}"
         groups.append(Group(target, figures, TextTable(title, head, rows)))
     return groups
 
 
 def _mean_parts(first: Evaluation, means: npt.NDArray[np.float64], t: int) -> npt.NDArray[np.float64]:
-    """Average noise, weights and structure over rows; what rows are divided by is averaged before it is clipped."""
+    """Average noise, weights and structure over rows.
+
+    The variance between structures is averaged over rows before it is clipped at 0, so that its noise averages out.
+    """
     if "between" not in first.arrays:
         return means
     n = len(first.arrays["noise"])
@@ -426,28 +449,32 @@ def _mean_parts(first: Evaluation, means: npt.NDArray[np.float64], t: int) -> np
     return np.array([means[0], rest - share * rest, share * rest])
 
 
-# -------------------------------------------------------------------------- data, options, and what to do next
+# ------------------------------------------------------------------------------- data, options and next steps
 
 
 def _columns(columns: Sequence[Column], gaps: Mapping[str, float]) -> TextTable:
-    lack = {c.name: percent(gaps[c.name]) if c.name in gaps else "yes" if c.gaps else "no" for c in columns}
-    rows = [(c.name, _KINDS[c.kind], _encoding(c), lack[c.name]) for c in columns]
-    return TextTable("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Missing"), rows, text=4)
+    """Return the table of columns with their encodings and their shares of missing values."""
+    missing = {}
+    for column in columns:
+        missing[column.name] = "yes" if column.gaps else "no"
+        if column.name in gaps:
+            missing[column.name] = percent(gaps[column.name])
+    rows = [(c.name, _KINDS[c.kind], _encoding(c), missing[c.name]) for c in columns]
+    return TextTable("Columns and their encoding", ("Column", "Type", "Encoding", "Missing values"), rows, text=4)
 
 
 def _encoding(column: Column) -> str:
-    """Say what training has learned of a column."""
+    """Describe the encoding of a column."""
     match column.kind:
         case "boolean":
             return "−1 or 1"
         case "date":
             day = np.datetime64(math.floor(column.fill), "D")
-            return f"mean {day}, scale {number(column.scale)} days; also the time of the year and of the week"
+            return f"mean {day}, scale {number(column.scale)} days; also time of year and day of week"
         case "category":
-            rest = "; one more for the rare and the unseen" if column.other else ""
-            levels = join_words([str(v) for v in column.levels], _LEVELS)
-            return f"{format_count(len(column.levels), 'level')}: {levels}{rest}"
-    limits = "" if column.limits is None else "; values beyond {} and {} as these".format(*map(number, column.limits))
+            rest = "; one more for rare and unseen levels" if column.other else ""
+            return f"{counted(len(column.levels), 'level')}: {listed([str(v) for v in column.levels], _LEVELS)}{rest}"
+    limits = "" if column.limits is None else "; clipped to {} and {}".format(*map(number, column.limits))
     return f"centre {number(column.center)}, scale {number(column.scale)}{limits}"
 
 
@@ -465,97 +492,99 @@ def _targets(page: Page) -> list[str]:
 
 
 def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
-    """Say what may be worth doing now; code stands between backticks."""
-    given, steps = page.options, []
+    """Return suggestions for further work; code is between backticks."""
+    given = page.options
+    steps = []
 
     def option(name: str, value: Any) -> str:
         return f"`{flag_of(name)} {value}`" if page.command else f"`{name}={value!r}`"
 
     if page.findings:
-        steps.append("See to the warnings first: each names its remedy.")
+        steps.append("Resolve the warnings first; each one names a remedy.")
     if all(evaluation.name in _OWN for evaluation in page.evaluations):
         command = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
-        steps.append(f"Score it on rows that had no part in the training, best of all later ones: {command}.")
+        steps.append(f"Evaluate the model on rows outside the training, preferably later ones: {command}.")
     if first is not None and first.task == "regression":
         steps += _residual_hints(first, given, option)
     if given.get("weights") == "map":
         steps.append(
-            f"Let the weights be uncertain too, with {option('weights', 'meanfield')}: the objective is then a bound "
-            "on the evidence, and the weights get their part of the uncertainty. The training takes longer."
+            f"Add weight uncertainty with {option('weights', 'meanfield')}. The training objective is then a bound on "
+            "the evidence; the training takes longer."
         )
     start = "structure_from__initial_depth"
-    if start in given and _of_networks(page).structure:
+    if start in given and _cross_fit_diagnostics(page).structure:
         other = option("seed" if page.command else "random_state", page.seed + 1)
-        steps.append(
-            f"Fit again with another seed, {other}. What stays within the error bars comes from the data; what moves, "
-            "from chance."
-        )
+        steps.append(f"Repeat the fit with another seed, {other}. Changes beyond the error bars are due to chance.")
     elif start in given:
         other = option("seed" if page.command else "random_state", page.seed + 1)
         first_depth = option(start, 4 if given[start] < 3 else 1)
         steps.append(
-            f"Fit again with another seed and another first depth, {other} and {first_depth}. What stays comes from "
-            "the data; what moves, from chance or from the training."
+            f"Repeat the fit with another seed and another initial depth, {other} and {first_depth}. Differences are "
+            "due to chance or to the training, not to the data."
         )
     if page.command and first is not None and first.task == "density":
-        steps.append("Draw rows: `fathomless sample RUN --rows 1000`; score others: `fathomless predict RUN new.csv`.")
+        steps.append("Sample rows: `fathomless sample RUN --rows 1000`. Score rows: `fathomless predict RUN new.csv`.")
     elif page.command:
-        steps.append("Predict new rows, with intervals: `fathomless predict RUN new.csv --interval 0.9`.")
+        steps.append("Predict new rows with intervals: `fathomless predict RUN new.csv --interval 0.9`.")
     return steps
 
 
 def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callable[[str, Any], str]) -> list[str]:
-    """Suggest another law of the noise, where the residuals ask for one."""
+    """Suggest another noise distribution if the standardised residuals are heavy-tailed or of unequal size."""
     y, mean, std = (first.arrays[name] for name in ("y", "mean", "std"))
     if len(y) < 100:
         return []
-    hints, z = [], (y - mean) / np.maximum(std, 1e-300)  # (n, T)
-    far = float(np.mean(np.abs(z) > 3.0))
-    if given.get("likelihood") in ("auto", "gaussian") and far > 0.01:
+    hints = []
+    z = (y - mean) / np.maximum(std, 1e-300)  # (n, T)
+    share = float(np.mean(np.abs(z) > 3.0))
+    if given.get("likelihood") in ("auto", "gaussian") and share > 0.01:
         hints.append(
-            f"{percent(far)} of the rows lie more than three standard deviations off, where a normal law has 0.3 %: "
-            f"try {option('likelihood', 'student_t')}."
+            f"{percent(share)} of the residuals exceed three standard deviations (0.3 % for Gaussian noise): try "
+            f"{option('likelihood', 'student_t')}."
         )
-    order, third = np.argsort(mean[:, 0], kind="stable"), len(y) // 3
+    # A fan in the residuals: compare the lowest with the highest third of the predictions.
+    order = np.argsort(mean[:, 0], kind="stable")
+    third = len(y) // 3
     low, high = (float(np.sqrt(np.mean(z[rows, 0] ** 2))) for rows in (order[:third], order[-third:]))
     if given.get("noise") == "learned" and max(low, high) > 1.5 * min(low, high) > 0.0:
+        larger, smaller = ("high", "low") if high > low else ("low", "high")
         hints.append(
-            f"Where the prediction is {'high' if high > low else 'low'}, misses are "
-            f"{number(max(low, high) / min(low, high), 2)} times as large as at the other end: "
-            f"{option('noise', 'input')} lets the noise follow the columns."
+            f"Residuals are {number(max(low, high) / min(low, high), 2)} times as large for {larger} predictions as "
+            f"for {smaller} ones: try {option('noise', 'input')}, noise that depends on the columns."
         )
     return hints
 
 
 def _option_tables(page: Page) -> dict[str, TextTable]:
-    """Return the options that were changed, and all of them with what they mean."""
-    texts = describe(type(page.estimator))
-    changed, everything = [], []
+    """Return a table of the changed options, and one of all options with their meaning."""
+    texts = described(type(page.estimator))
+    changed, rows = [], []
     for option in options_of(type(page.estimator)):
-        value, default = _shown(page.options[option.name]), _shown(option.default)
+        value, default = _format_value(page.options[option.name]), _format_value(option.default)
         if value != default and option.name not in _OF_ONE_RUN:
             changed.append((option.name, value, default))
         meaning = re.sub(r":\w+:`~?([^`]*)`", lambda role: role[1].rpartition(".")[2], texts[option.name][1])
-        everything.append((option.name, value, meaning.replace("`", "")))
-        everything += _nested_rows(option, page.options[option.name])
+        rows.append((option.name, value, meaning.replace("`", "")))
+        rows += _nested_rows(option, page.options[option.name])
     return {
-        "changed": TextTable("Options that were changed", ("Option", "Value", "Default"), changed, text=3),
-        "all": TextTable("All options", ("Option", "Value", "Meaning"), everything, text=3),
+        "changed": TextTable("Changed options", ("Option", "Value", "Default"), changed, text=3),
+        "all": TextTable("All options", ("Option", "Value", "Meaning"), rows, text=3),
     }
 
 
 def _nested_rows(option: Field[Any], given: Any) -> list[tuple[str, str, str]]:
-    """Return a row for every option of the value that a choice stands for."""
+    """Return a row for every nested option of the value of an option."""
     value = value_of(option, given)
     if value is None:
         return []
-    texts, names = describe(type(value)), nested_fields(option, type(value))
+    texts = described(type(value))
+    names = nested_fields(option, type(value))
     rows = ((name, getattr(value, name), texts[name][1].replace("`", "")) for name in names)
-    return [(f"{option.name}__{name}", _shown(one), text) for name, one, text in rows]
+    return [(f"{option.name}__{name}", _format_value(nested), text) for name, nested, text in rows]
 
 
-def _shown(value: Any) -> str:
-    """Write the value of an option, the same in every run."""
+def _format_value(value: Any) -> str:
+    """Return the value of an option as text, without addresses in memory, which differ between runs."""
     if callable(value) or (isinstance(value, list | tuple) and any(map(callable, value))):
         return "a function"
     text = value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -360,7 +360,7 @@ def mess_fault(home: Path, random: Random) -> str | None:
         own = np.delete(own, odd[2]) if lost and odd is not None else own
         if len(column) != len(own) or not all(isinstance(v, int | float) for v in column.tolist()):
             return f"{name} is no column of numbers, or has other rows: {column[:5]}, {found.notes}"
-        told_mark = "(--decimal changes that)" in told and ambiguous(mess)
+        told_mark = "(--decimal sets the mark)" in told and ambiguous(mess)
         if not np.array_equal(column.astype(float), own) and not told_mark:
             return f"{name} has other values: {column[:5]} for {own[:5]}, {found.notes}"
     return None if odd is not None else mess_fault_at_prediction(home, mess, found.notation, random)
@@ -382,11 +382,7 @@ def mess_fault_at_prediction(home: Path, mess: Mess, notation: Mapping[str, str]
     try:
         pieces = list(tables.batches(path, dict.fromkeys(mess.names, "numeric"), rows=4, notation=notation))
     except DataError as error:
-        return (
-            None
-            if re.search(r"is one number with a decimal|with a decimal (point|comma) \(", str(error))
-            else str(error)
-        )
+        return None if re.search(r"is ambiguous|with a decimal (point|comma) \(", str(error)) else str(error)
     whole = pyarrow.concat_tables(pieces)
     for i, name in enumerate(mess.names):
         found, own = np.array(whole[name].to_pylist(), dtype=float), np.array([mess.values[j][i] for j in rows])

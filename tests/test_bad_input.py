@@ -52,7 +52,7 @@ def replaced(X: Array, value: Any, row: int = 3, column: int = 1) -> Array:
         ([[1.0, 2.0], [3.0]] * 10, "inhomogeneous|sequence"),
         (
             (1e9 * numbers()).astype("datetime64[s]"),
-            r"X is an array of dtype datetime64\[s\]; arrays hold numbers: give dates",
+            r"X is an array of dtype datetime64\[s\]; arrays must hold numbers: give dates",
         ),
     ],
     ids=lambda v: None if not isinstance(v, str) else v[:20],
@@ -73,13 +73,13 @@ def test_sparse_matrices_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"size": [nan] * 20}, "column 'size' has no value at all in training; drop the column"),
-        ({"size": [inf] + [1.0] * 19}, r"column 'size' contains infinity in .*0.*; replace or drop"),
-        ({"size": [1.0, "big"] * 10}, "column 'size' holds values of type float, str; make them all"),
+        ({"size": [nan] * 20}, "column 'size' has no values in the training data; drop the column"),
+        ({"size": [inf] + [1.0] * 19}, r"column 'size' contains infinity in .*0.*; replace these values or drop"),
+        ({"size": [1.0, "big"] * 10}, "column 'size' holds values of type float, str; convert them all to"),
         ({"size": [{"a": 1}] * 20}, "column 'size' holds .*dict|column 'size' has the type Struct|nested"),
         ({"size": [[1, 2]] * 20}, "column 'size' .*(list|List|nested)"),
         ({"size": [1j] * 20}, "column 'size' .*complex"),
-        ({"size": pd.to_timedelta(range(20), unit="s")}, "column 'size' has the type Duration.*; turn it into numbers"),
+        ({"size": pd.to_timedelta(range(20), unit="s")}, "column 'size' has type Duration.*; convert it to numbers"),
     ],
     ids=lambda v: None if not isinstance(v, str) else v[:20],
 )
@@ -153,7 +153,7 @@ def test_things_that_are_no_tables_are_refused(X: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 def test_one_row_is_fitted_without_nan() -> None:
     assert np.isfinite(regressor().fit(numbers(1), [3.0]).predict(numbers(), return_std=True)).all()
-    refused(r"y holds one class only \('a'\)", numbers(1), ["a"], make=classifier)
+    refused(r"y has only one class \('a'\)", numbers(1), ["a"], make=classifier)
 
 
 def test_constant_columns_and_targets_work() -> None:
@@ -246,11 +246,11 @@ def test_any_numbers_give_predictions_or_a_clear_error(X: Array, y: Array) -> No
             replaced(numbers()[:, 0], inf),
             r"Input y contains infinity .* It is in 1 of 20 rows \(counted from 0, first: 3\); drop these rows",
         ),
-        (["1", "two"] * 10, "y holds category values such as '1'; a numeric target is needed"),
+        (["1", "two"] * 10, "y holds category values such as '1'; give a numeric target"),
         (numbers(19)[:, 0], "X has 20 rows and y has 19; they must agree"),
-        (numbers()[:, 0] + 1j, "'y' holds values of type complex; make them all numbers"),
+        (numbers()[:, 0] + 1j, "'y' holds values of type complex; convert them all to numbers"),
         (numbers()[:, :, None], r"y has shape \(20, 2, 1\)"),
-        (3.0, "y is a single float; one value for each row of X is needed"),
+        (3.0, "y is a single float; give one value for each row of X"),
         (None, "requires y to be passed, but the target y is None"),
         ([{"a": 1}] * 20, "y.*dict"),
         ([[1.0], [2.0, 3.0]] * 10, "y cannot be read as an array of numbers"),
@@ -270,8 +270,8 @@ def test_targets_that_cannot_be_used_are_refused(y: Any, message: str) -> None:
         (numbers()[:, 0], "Unknown label type: continuous.* Give class labels, or use a regressor"),
         (["a", 1] * 10, "Unknown label type: y holds class labels of type int, str; give"),
         ([[1], [2]] * 10, "Unknown label type|nested|unhashable|type list"),
-        (numbers(), r"y has 0\.12573; several columns of classes hold 0 and 1"),
-        (["a"] * 20, r"y holds one class only \('a'\); a classifier needs at least two classes"),
+        (numbers(), r"y has 0\.12573; multi-label targets are several columns of 0 and 1"),
+        (["a"] * 20, r"y has only one class \('a'\); a classifier needs at least two classes"),
         (["a", "b"], "X has 20 rows and y has 2; they must agree"),
         (None, "requires y to be passed"),
     ],
@@ -283,7 +283,7 @@ def test_labels_that_cannot_be_used_are_refused(y: Any, message: str) -> None:
 
 def test_one_class_is_left_after_rows_without_weight() -> None:
     weight = np.arange(20) % 2
-    refused("y holds one class only", numbers(), ["a", "b"] * 10, weight=weight, make=classifier)
+    refused("y has only one class", numbers(), ["a", "b"] * 10, weight=weight, make=classifier)
 
 
 @pytest.mark.parametrize(
@@ -306,13 +306,15 @@ def test_weights_that_cannot_be_used_are_refused(weight: Any, message: str) -> N
 def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
     fitted = classifier(warm_start=True).fit(numbers(), ["a", "b"] * 10)
     expected = fitted.predict_proba(numbers())
-    with pytest.raises(DataError, match=r"y has the class 'c' in .*, which training did not see; known classes are"):
+    with pytest.raises(
+        DataError, match=r"y has the class 'c' in .*, which is not in the training data; known classes are"
+    ):
         fitted.fit(numbers(), ["a", "c"] * 10)
     with pytest.raises(ValueError, match="X has 3 features, but UnboundedDepthClassifier is expecting 2"):
         fitted.fit(numbers(columns=3), ["a", "b"] * 10)
     np.testing.assert_array_equal(fitted.predict_proba(numbers()), expected)
     wide = regressor(warm_start=True).fit(numbers(), numbers())
-    with pytest.raises(DataError, match="y has 3 outputs; training had 2"):
+    with pytest.raises(DataError, match="y has 3 outputs; the training data had 2"):
         wide.fit(numbers(), numbers(columns=3))
 
 

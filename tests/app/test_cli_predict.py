@@ -40,7 +40,7 @@ PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "number for truth": ({"new": [7] * N}, [], "column 'new'"),
     "infinity": ({"size": [float("inf")] * N}, [], "column 'size' contains infinity in 90 of 90 rows"),
     "no such key": ({}, ["--key", "ident"], "there is no column 'ident'; did you mean"),
-    "other ending": ({}, ["--out", "x.txt"], "x.txt ends with none of .csv, .tsv, .jsonl"),
+    "other ending": ({}, ["--out", "x.txt"], "x.txt has an unknown ending; allowed are .csv, .tsv, .jsonl"),
     "no folder": ({}, ["--out", "nowhere/x.csv"], "nowhere/x.csv cannot be written: No such file or directory"),
     "a folder": ({}, ["--out", "run/evaluations.csv"], "run/evaluations.csv is a folder; give the name of a file"),
 }
@@ -72,7 +72,7 @@ def test_what_cannot_be_predicted_is_refused(call: Call, what: str) -> None:
     ("text", "message"),
     [
         ("id,size,rooms,colour,new,built\n", "new.csv has column names and no rows; give rows to predict"),
-        ("size,rooms\n1,2\n", "new.csv lacks the columns 'colour', 'new', 'built'; it has 'size', 'rooms'"),
+        ("size,rooms\n1,2\n", "new.csv lacks the columns 'colour', 'new', 'built'; its columns are 'size', 'rooms'"),
         ("", "new.csv is empty; give a table, such as CSV or Parquet"),
     ],
     ids=["no rows", "no columns", "empty"],
@@ -237,7 +237,7 @@ def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
 def test_a_row_of_the_weight_zero_is_as_if_it_were_not_there(call: Call) -> None:
     table = houses(colour=["mauve", *["red", "blue"] * 44, "red"], w=[0, *[1] * (N - 1)])
     said = fit(call, "price", "--weight", "w", data=write("weighted.csv", table))
-    assert "note: 1 row of the weight 0 was left out\n" in said.err
+    assert "note: 1 row with weight 0 was left out\n" in said.err
     fit(call, data=write("without.csv", table.slice(1).drop_columns("w")), out="without")
     assert predicted(call, data="without.csv").equals(predicted(call, run="without", data="without.csv"))
 
@@ -390,7 +390,7 @@ def test_one_row_is_read_as_its_table_was(call: Call) -> None:
     Path("german.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--cv", "1", "--out", "german")
     assert "price: regression on 2 columns, 60 rows" in said.out
-    assert "note: read as numbers with decimal commas, marks between thousands or units" in said.err
+    assert "note: read as numbers with decimal commas, thousands separators or units" in said.err
     assert "note: read as dates of the form %d.%m.%Y (--dates changes that): day" in said.err
     whole = predicted(call, data="german.csv", run="german")
     Path("one.csv").write_text("size;day\n" + features[0] + "\n", encoding="utf-8")

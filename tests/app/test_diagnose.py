@@ -17,7 +17,7 @@ from sklearn import datasets as bundled
 
 import fathomless.app.diagnose as doctor
 from fathomless.app.diagnose import diagnose
-from fathomless.data.frames import frame
+from fathomless.data.frames import make_frame
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
@@ -110,7 +110,7 @@ def test_a_default_fit_of_a_sine_is_healthy() -> None:
 def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) -> None:
     table = readers.read_table(data_folder / "tabular" / "adult.csv.xz")
     some = np.random.default_rng(0).permutation(len(table["income"]))[:600]
-    X = frame({name: values[some] for name, values in table.items() if name not in ("income", "split")})
+    X = make_frame({name: values[some] for name, values in table.items() if name not in ("income", "split")})
     assert not problems(looked_over(UnboundedDepthClassifier(random_state=0), X, table["income"][some]))
 
 

@@ -72,7 +72,7 @@ def test_closed_standard_output_is_told(call: Call, data_csv: None) -> None:
     command = f"'{sys.executable}' -m fathomless.app.cli predict run data.csv >&-"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert "standard output is closed; name a file with --out" in ended.stderr
+    assert "standard output is closed; give a file with --out" in ended.stderr
 
 
 def test_deep_folders_are_refused(call: Call, data_csv: None) -> None:
@@ -124,10 +124,10 @@ def test_text_of_a_sheet_is_read_back(workplace: None) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b',"y":1}\n{"x":1,"y":2}\n', "line 1, is no JSON"),
-        (b'{"x":"a\\ud800","y":1}\n' * 30, r"line 1, holds half of a surrogate pair, '\ud800'"),
-        (b'{"x\\ud800":1,"y":1}\n' * 30, r"line 1, holds half of a surrogate pair, '\ud800'"),
-        (b"".join(b'{"k%d":1,"y":%d}\n' % (i, i) for i in range(3000)), "give the objects the same names"),
+        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b',"y":1}\n{"x":1,"y":2}\n', "line 1, is not valid JSON"),
+        (b'{"x":"a\\ud800","y":1}\n' * 30, r"line 1, contains a lone surrogate, '\ud800'"),
+        (b'{"x\\ud800":1,"y":1}\n' * 30, r"line 1, contains a lone surrogate, '\ud800'"),
+        (b"".join(b'{"k%d":1,"y":%d}\n' % (i, i) for i in range(3000)), "give the objects the same keys"),
     ],
     ids=["deep", "cell", "name", "names"],
 )
@@ -224,7 +224,9 @@ def test_wide_tables_and_bombs_ask_for_memory_first(workplace: None, monkeypatch
         with gzip.open(name, "wb", compresslevel=1) as file:
             file.write(head + b" " * (80 << 20))
     monkeypatch.setattr(memory, "available", lambda: 2**26)
-    with pytest.raises(DataError, match=r"a table of 4,000 columns, needs .* of memory, 64.0 MiB are free.* fit: give"):
+    with pytest.raises(
+        DataError, match=r"a table of 4,000 columns, needs .* of memory, 64.0 MiB are free.* use at most"
+    ):
         read("wide.csv")
     with pytest.raises(DataError, match=r"more of bomb.jsonl.gz \(so far .* needs .* of memory"):
         read("bomb.jsonl.gz")

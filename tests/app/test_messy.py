@@ -17,7 +17,7 @@ from fathomless.app.commands import inputs
 from fathomless.data import frames
 from fathomless.system.errors import DataError, FileError
 from fathomless.tables import files as tables
-from fathomless.tables.oddities import observations
+from fathomless.tables.anomalies import find_observations
 from fathomless.tables.writers import writer
 
 MESSY = Path(__file__).parents[1] / "messy"
@@ -44,7 +44,7 @@ def test_what_comes_out_of_a_messy_file(case: dict[str, Any]) -> None:
     kinds = {column.name: column.kind for column in schema.columns}
     form = {**form, "notation": found.notation}  # as predictions read it
     if case.get("margins"):  # as evaluations do
-        form["used"] = functools.partial(observations, targets=[case["target"]], weight=None, drop=())
+        form["used"] = functools.partial(find_observations, targets=[case["target"]], weight=None, drop=())
     rows = pa.concat_tables(tables.batches(path, kinds, rows=2, **form)).select(X.column_names)
     again = frames.encode(schema, rows)
     del form["notation"]
@@ -60,7 +60,10 @@ def test_every_messy_file_has_its_case() -> None:
 
 def test_a_text_that_differs_in_every_row_is_no_class(capsys: Any, tmp_path: Path) -> None:
     assert main(["fit", str(MESSY / "text-target.csv"), "--target", "note", "--out", str(tmp_path / "run")]) == 2
-    assert "too many to be classes: is the column an identifier, a name or a date?" in capsys.readouterr().err
+    assert (
+        "too many for classes: if the column is an identifier, a name or a date, choose another target"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_sheet_is_read_as_if_it_were_csv(tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_every_format_gives_back_what_was_written(tmp_path: Path, name: str) -> 
     with pytest.raises(DataError, match="'x'"):
         tables.read(path, columns=["x"])
     if "csv" not in name and "tsv" not in name and "xlsx" not in name:
-        with pytest.raises(DataError, match="--no-header is for CSV and Excel"):
+        with pytest.raises(DataError, match="--no-header, which is for CSV and Excel"):
             tables.read(path, header=False)
 
 

@@ -150,16 +150,16 @@ def test_what_does_not_follow_from_the_seed_is_told() -> None:
 X, Y = table(6)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "generator": (lambda: (batch for batch in loader()), "a generator was given, which can be read only once.*list of"),
-    "data set": (lambda: TensorDataset(X, Y), "a TensorDataset was given for batches; put it into"),
+    "data set": (lambda: TensorDataset(X, Y), "a TensorDataset was given instead of batches; pass it to"),
     "number": (lambda: 3, "a int was given; allowed are Rows, a DataLoader and iterables"),
-    "tensors": (lambda: (X, Y), r"batch 0 is a Tensor; \(x, y\) and"),
+    "tensors": (lambda: (X, Y), r"batch 0 is a Tensor; allowed are \(x, y\) and"),
     "dictionaries": (lambda: [{"x": X, "y": Y}], "batch 0 is a dict;.*collate_fn"),
     "four": (lambda: [(X, Y, Y, Y)], "batch 0 is a tuple of 4"),
     "arrays": (lambda: [(X, Y.numpy())], "y of batch 0 is a ndarray"),
-    "other rows": (lambda: [(X, Y), (X, Y[:3])], r"batch 1 has tensors of the shapes \(6, 2\) and \(3,\)"),
-    "nothing": (list, "a list without batches was given; at least 1"),
-    "no length": (lambda: DataLoader(Forward()), r"does not say how many.*Batches\(source, rows=N, steps=K\)"),
-    "too few": (lambda: Batches([(X, Y)], rows=6, steps=2), "over the list brought 1 batches, and 2 were expected"),
+    "other rows": (lambda: [(X, Y), (X, Y[:3])], r"batch 1 has tensors of shapes \(6, 2\) and \(3,\)"),
+    "nothing": (list, "a list without batches was given; at least one"),
+    "no length": (lambda: DataLoader(Forward()), r"has no length.*Batches\(source, rows=N, steps=K\)"),
+    "too few": (lambda: Batches([(X, Y)], rows=6, steps=2), "over the list yielded 1 batches, expected 2"),
     "double": (lambda: [(X.double(), Y)], "x is torch.float64 and the model torch.float32"),
     "classes": (lambda: [(X, Y + 7)], "classes are int64 from 0 to 1"),
     "no rows": (lambda: Batches([(X, Y)], rows=0), "rows=0 was given; at least 1"),
@@ -185,5 +185,7 @@ def test_what_is_exhausted_after_a_pass_is_refused() -> None:
         def __iter__(self) -> Iterator[Any]:
             return self.passing
 
-    with pytest.raises(DataError, match=r"each pass must bring as many: give an object whose __iter__ begins anew"):
+    with pytest.raises(
+        DataError, match=r"every pass must yield as many: give an object whose __iter__ starts a new pass"
+    ):
         fitted(Once())

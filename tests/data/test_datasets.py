@@ -50,7 +50,7 @@ def test_other_sets_say_where_to_find_them(name):
 
 
 def test_unknown_name_lists_the_known():
-    with pytest.raises(DataError, match="'irish'; known are abalone, adult"):
+    with pytest.raises(DataError, match="'irish'; available are abalone, adult"):
         datasets.load("irish")
 
 

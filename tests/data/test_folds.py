@@ -18,7 +18,7 @@ from sklearn.model_selection import (
     TimeSeriesSplit,
 )
 
-from fathomless.data.folds import fold_rows, given_folds, keep_groups, split_folds
+from fathomless.data.folds import check_groups, fold_rows, read_folds, split_folds
 from fathomless.data.rows import Rows
 from fathomless.data.stacked_rows import StackedRows
 from fathomless.inference.out_of_fold.crossfit import fold_indices
@@ -89,10 +89,10 @@ def test_blocks_are_consecutive() -> None:
 
 
 def test_given_folds_are_taken_as_they_are() -> None:
-    assert given_folds([3, 7, 7, 3], 4).tolist() == [[0, 1, 1, 0]]
+    assert read_folds([3, 7, 7, 3], 4).tolist() == [[0, 1, 1, 0]]
     for wrong in ([0, 0, 0, 0], [0, 1], [0.5, 1.0, 2.0, 3.0]):
         with pytest.raises(DataError):
-            given_folds(wrong, 4)
+            read_folds(wrong, 4)
 
 
 def test_other_seeds_give_other_folds() -> None:
@@ -165,17 +165,17 @@ def test_a_splitter_tests_every_row_once_in_each_repetition(
     [
         (
             TimeSeriesSplit(3),
-            r"cv=TimeSeriesSplit\(.* trains on 6 and tests on 6 of 24 rows; .*Folds\(order='blocks'\)",
+            r"cv=TimeSeriesSplit\(.* has a split with 6 training rows and 6 test rows of 24.*Folds\(order='blocks'\)",
         ),
-        (ShuffleSplit(9, random_state=0), r"cv=ShuffleSplit\(.* tests some rows more than once"),
+        (ShuffleSplit(9, random_state=0), r"cv=ShuffleSplit\(.* tests a row more than once"),
         (ShuffleSplit(1, random_state=0), r"cv=ShuffleSplit\(.* does not test every row"),
-        (LeavePOut(2), "tests some rows more than once"),
+        (LeavePOut(2), "tests a row more than once"),
         (KFold(30), r"cannot split these 24 rows \(Cannot have number of splits .*\); use another"),
         (GroupKFold(3), r"cannot split these 24 rows \(The 'groups' parameter should not be None\)"),
         (StratifiedKFold(3), r"cannot split these 24 rows \(Supported target types"),
         (PredefinedSplit(np.arange(30) % 2), "cannot split these 24 rows"),
         (PredefinedSplit(np.r_[-1, np.arange(23) % 2]), "does not test every row"),
-        (Purged(), "trains on 2 and tests on 1 of 24 rows"),
+        (Purged(), "has a split with 2 training rows and 1 test rows of 24 rows"),
         (KFold, r"cv=KFold was given, which is a class; use cv=KFold\(\)"),
     ],
     ids=lambda given: given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__),
@@ -187,19 +187,19 @@ def test_splitters_that_cannot_be_cross_fitted_are_refused(splitter: object, mes
 
 def test_arrays_have_one_partition_or_several() -> None:
     first, second = np.array([5, 5, 7, 7, 9, 9]), np.array([1, 2, 3, 1, 2, 3])
-    assert given_folds(first, 6).tolist() == [[0, 0, 1, 1, 2, 2]]
-    assert given_folds([first, second], 6).tolist() == [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2]]
-    assert given_folds([first, second], 6, np.array([0, 1, 2, 3, 4])).shape == (2, 5)
-    with pytest.raises(DataError, match="with 2 to 3 folds; all partitions need as many"):
-        given_folds([first, (first > 5) * 1], 6)
+    assert read_folds(first, 6).tolist() == [[0, 0, 1, 1, 2, 2]]
+    assert read_folds([first, second], 6).tolist() == [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2]]
+    assert read_folds([first, second], 6, np.array([0, 1, 2, 3, 4])).shape == (2, 5)
+    with pytest.raises(DataError, match="has 2 to 3 folds; all partitions must have the same number"):
+        read_folds([first, (first > 5) * 1], 6)
     for wrong in (first[:5], first * 1.0, [[1, 2], [3]], [], np.zeros((1, 1, 6), dtype=int)):
         with pytest.raises(DataError, match="cv"):
-            given_folds(wrong, 6)
+            read_folds(wrong, 6)
 
 
 def test_a_group_stays_in_one_fold() -> None:
     folds = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
-    assert keep_groups(folds, np.array(["a", "a", "b", "b"])) is folds
-    assert keep_groups(folds, None) is folds
+    assert check_groups(folds, np.array(["a", "a", "b", "b"])) is folds
+    assert check_groups(folds, None) is folds
     with pytest.raises(DataError, match="rows of one group into several folds"):
-        keep_groups(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([3, 3, 4, 4]))
+        check_groups(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([3, 3, 4, 4]))

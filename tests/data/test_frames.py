@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fathomless.data.frames import bundled, encode, fit_schema, frame, split
+from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, split
 from fathomless.data.schema import Schema
 from fathomless.system.errors import DataError
 
@@ -190,7 +190,7 @@ def test_categories_keep_their_type():
         [0, 1, 0],
     ]  # numbers, same values
     assert through_json(schema) == schema
-    with pytest.raises(DataError, match="held categories such as 1 in training and holds '1'"):
+    with pytest.raises(DataError, match="had categories such as 1 in the training data and now has '1'"):
         encode(schema, pd.DataFrame({"c": ["1", "3"]}))
 
 
@@ -247,7 +247,7 @@ def test_gap_that_training_never_saw_is_refused_unless_imputed(table, values):
 
 @pytest.mark.parametrize("policy", ["auto", "impute"])
 def test_column_without_any_value_is_refused_in_training_only(table, policy):
-    with pytest.raises(DataError, match=r"'a' has no value at all.*drop"):
+    with pytest.raises(DataError, match=r"'a' has no values in the training data.*drop"):
         fit_schema(table({"b": [1, 2], "a": [None, None]}), missing=policy)
     for values in ([1.0, None], ["x", None], [True, None], [DAY, None]):
         Z = encode(fit_schema(table({"a": values})), table({"a": [None, None]}))
@@ -283,7 +283,7 @@ def test_columns_are_matched_by_name(table):
         encode(schema, table({"a": [1], "c": ["x"]}))
     with pytest.raises(DataError, match="X lacks the columns 'b'; give"):
         encode(schema, table({"a": [1]}))
-    with pytest.raises(DataError, match="has the columns 'c' that training did not see"):
+    with pytest.raises(DataError, match="has the columns 'c', which the training data did not have"):
         encode(schema, table({"a": [1], "b": ["x"], "c": [0]}))
 
 
@@ -294,7 +294,7 @@ def test_arrays_are_matched_by_position(table):
     assert np.array_equal(encode(by_array, table({"p": X[:, 0], "q": X[:, 1]})), encode(by_array, X))
     assert np.array_equal(encode(by_array, np.asfortranarray(X)), encode(by_array, X))
     for wrong in (X[:, :1], table({"p": [1.0]})):
-        with pytest.raises(DataError, match=r"X has 1 columns \(features\); training had 2"):
+        with pytest.raises(DataError, match=r"X has 1 columns \(features\); the training data had 2"):
             encode(by_array, wrong)
 
 
@@ -314,7 +314,7 @@ def test_column_of_another_kind_is_refused(table, trained, given):
     if trained == given:
         assert np.isfinite(encode(schema, new)).all()
         return
-    with pytest.raises(DataError, match=r"'a'.*give it the type that it had"):
+    with pytest.raises(DataError, match=r"'a'.*give it the type of the training data"):
         encode(schema, new)
 
 
@@ -334,12 +334,12 @@ def test_column_of_another_kind_is_refused(table, trained, given):
         (pl.DataFrame(), "0 rows"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "repeated|more than once"),
         (pd.DataFrame([[1, 2]], columns=["1", 1]), "more than once"),
-        (pl.DataFrame({"a": [[1, 2]]}), "'a' has the type List"),
+        (pl.DataFrame({"a": [[1, 2]]}), "'a' has type List"),
         (pd.DataFrame({"a": [[1, 2], [3]]}), "'a' holds values of type list"),
         (pd.DataFrame({"a": [1, "x"]}), "'a' holds values of type int, str"),
         (pd.DataFrame({"a": pd.Categorical([1, "x"])}), "categories of type int, str"),
-        (pl.DataFrame({"a": [datetime.timedelta(1)]}), "'a' has the type Duration"),
-        (pl.DataFrame({"a": [b"x"]}), "'a' has the type Binary"),
+        (pl.DataFrame({"a": [datetime.timedelta(1)]}), "'a' has type Duration"),
+        (pl.DataFrame({"a": [b"x"]}), "'a' has type Binary"),
     ],
 )
 def test_table_that_cannot_be_read_is_refused(X, words):
@@ -490,14 +490,14 @@ def test_frame_is_made_by_the_first_library_that_is_installed(monkeypatch):
     for missing, kind in (((), pd.DataFrame), (("pandas",), pl.DataFrame), (("pandas", "polars"), pa.Table)):
         with monkeypatch.context() as patch:
             patch.setattr("importlib.util.find_spec", lambda n, m=missing: None if n in m else real(n))
-            found = frame(columns)
+            found = make_frame(columns)
         assert isinstance(found, kind)
         assert fit_schema(found).encoded_names == ("a", "b=x", "b is missing")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match="pip install pandas"):
-        frame(columns)
+        make_frame(columns)
 
 
 def test_bundled_name_is_checked():
     with pytest.raises(DataError, match="allowed are"):
-        bundled("boston")
+        load_bundled("boston")

@@ -12,7 +12,7 @@ import pytest
 
 from fathomless.data import streams
 from fathomless.data.frames import encode, fit_schema
-from fathomless.data.outliers import Thinned, outlying
+from fathomless.data.outliers import Subsample, find_outliers
 from fathomless.data.schema import Schema
 from fathomless.data.targets import TargetScale, fit_target
 from fathomless.system.errors import DataError, DataWarning
@@ -35,7 +35,7 @@ def test_a_code_is_found_whatever_its_size_and_share(value, cells):
     if cells == 1 and abs(value) < 200.0:
         return  # a single cell must be a hundred times as far as any other
     values = spoiled(value, cells)
-    found = outlying(values)
+    found = find_outliers(values)
     assert (found.values, found.rows) == ((value,), cells)
     others = values[values != value]
     assert (found.low, found.high) == (others.min(), others.max())
@@ -45,22 +45,22 @@ def test_a_code_is_found_whatever_its_size_and_share(value, cells):
 def test_several_codes_are_found_together():
     values = spoiled()
     values[:20] = 9999.0
-    found = outlying(values)
+    found = find_outliers(values)
     assert found.values == (-999.0, 9999.0)
-    assert found.told(400).startswith("-999 or 9999 in ")
+    assert found.describe(400).startswith("-999 or 9999 in ")
 
 
 @pytest.mark.parametrize("options", [[0.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
 def test_a_code_is_found_among_few_levels(options):
     values = np.random.default_rng(0).choice(options, 300)
     values[:6] = -999.0
-    assert outlying(values).values == (-999.0,)
+    assert find_outliers(values).values == (-999.0,)
 
 
 def test_a_code_is_found_among_zeros_and_other_numbers():
     values = np.where(np.arange(300) % 5 == 0, np.random.default_rng(0).exponential(1.0, 300), 0.0)
     values[7] = values[11] = -999.0
-    assert outlying(values).values == (-999.0,)
+    assert find_outliers(values).values == (-999.0,)
 
 
 DRAWN = {
@@ -80,7 +80,7 @@ DRAWN = {
 @pytest.mark.parametrize("rows", [12, 30, 300, 3000])
 def test_ordinary_columns_have_no_outlying_cells(kind, rows):
     random = np.random.default_rng(0)
-    found = [outlying(DRAWN[kind](random, rows)) for _ in range(200)]
+    found = [find_outliers(DRAWN[kind](random, rows)) for _ in range(200)]
     assert sum(one is not None for one in found) <= 1  # a single cell may be far out by chance
 
 
@@ -88,22 +88,22 @@ def test_columns_of_bundled_tables_have_no_outlying_cells():
     from sklearn import datasets
 
     for load in (datasets.load_breast_cancer, datasets.load_diabetes, datasets.load_digits, datasets.load_wine):
-        assert all(outlying(column) is None for column in load().data.astype(float).T)
+        assert all(find_outliers(column) is None for column in load().data.astype(float).T)
 
 
 def test_constant_and_empty_spreads_say_nothing():
     for values in ([1.0], [1.0, 1.0], [1.0, 5.0], [0.0] * 50 + [1e6], [0.0] * 50 + [1.0, 1e6]):
-        assert outlying(np.array(values)) is None
+        assert find_outliers(np.array(values)) is None
 
 
 @pytest.mark.parametrize("cells", [1, 3])
 def test_repeating_rows_or_counting_them_more_often_changes_nothing(cells):
     values = spoiled(cells=cells)
     weight = np.random.default_rng(5).integers(1, 4, len(values))
-    counted, repeated = outlying(values, weight.astype(float)), outlying(np.repeat(values, weight))
+    counted, repeated = find_outliers(values, weight.astype(float)), find_outliers(np.repeat(values, weight))
     assert (counted.values, counted.limits) == (repeated.values, repeated.limits)
-    twice = outlying(np.tile(values, 3))
-    assert twice.limits == outlying(values).limits
+    twice = find_outliers(np.tile(values, 3))
+    assert twice.limits == find_outliers(values).limits
 
 
 # ---- the encoding
@@ -173,7 +173,7 @@ def test_limits_go_to_json_and_back_and_are_checked():
     for wrong in ([1.0, -1.0], [0.0], ["a", "b"], [0.0, float("inf")], [0, 1]):
         altered = json.loads(json.dumps(plain))
         altered["columns"][0]["limits"] = wrong
-        with pytest.raises(DataError, match="a schema was altered"):
+        with pytest.raises(DataError, match="the saved schema was altered"):
             Schema.from_json(altered)
 
 
@@ -232,9 +232,9 @@ def test_streams_learn_what_the_table_teaches(tmp_path, rows):
 def test_a_thinned_column_keeps_every_kth_value_and_its_ends():
     values = np.random.default_rng(0).normal(size=100_000)
     values[12345] = 1e9
-    kept = Thinned()
+    kept = Subsample()
     for part in np.array_split(values, 37):
         kept.add(part)
     assert kept.step == 4
     assert np.array_equal(kept.values, values[::4])
-    assert kept.outlying(values.min(), values.max()).values == (1e9,)
+    assert kept.find_outliers(values.min(), values.max()).values == (1e9,)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathomless.data.duplicates import pieces, repeats
+from fathomless.data.duplicates import find_duplicates, split_into_pieces
 from fathomless.data.frames import encode, fit_schema
 
 Array = np.ndarray
@@ -24,13 +24,13 @@ def contingency(levels: tuple[int, ...], rows: int, classes: int, seed: int) -> 
 @pytest.mark.parametrize(("levels", "classes"), [((2, 2), 2), ((6,), 3), ((5, 4), 3), ((5, 5, 2), 2)])
 def test_contingency_tables_are_observations(levels: tuple[int, ...], classes: int, rows: int) -> None:
     x, y = contingency(levels, rows, classes, rows)
-    found = repeats(x, y)
+    found = find_duplicates(x, y)
     assert found.observations
     cells, place, count = np.unique(np.column_stack([x, y]), axis=0, return_inverse=True, return_counts=True)
     assert found.seen == (count * (count - 1) / 2).sum()
     assert found.rows == count[count > 1].sum()
     assert len(np.unique(np.column_stack([found.unit, place.ravel()]), axis=0)) == len(cells)
-    counted = repeats(cells[:, :-1], cells[:, -1].astype(int), count.astype(float))  # the same table as counts
+    counted = find_duplicates(cells[:, :-1], cells[:, -1].astype(int), count.astype(float))  # the same table as counts
     assert counted.observations
     assert (counted.seen, counted.chance) == pytest.approx((found.seen, found.chance))
 
@@ -48,9 +48,9 @@ def test_columns_that_depend_on_each_other_are_observations() -> None:
         (binary, (latent > 0).astype(int)),
         (rng.integers(0, 6, (900, 1)).astype(float), None),
     ):
-        assert repeats(x, x[:, 0].astype(int) % 3 if y is None else y).observations
+        assert find_duplicates(x, x[:, 0].astype(int) % 3 if y is None else y).observations
     doses = rng.normal(size=180)[np.repeat(np.arange(180), 5)]  # a design in five replicates
-    assert repeats(doses[:, None], (rng.random(900) < 1 / (1 + np.exp(-doses))).astype(int)).observations
+    assert find_duplicates(doses[:, None], (rng.random(900) < 1 / (1 + np.exp(-doses))).astype(int)).observations
 
 
 @pytest.mark.parametrize("columns", [1, 2, 6])
@@ -63,11 +63,11 @@ def test_oversampled_numbers_are_copies(rows: int, copies: int, columns: int) ->
     some = rng.integers(0, rows, rows * copies)  # a bootstrap
     for place in (often, some):
         for table, target in ((x, y), (x, (y > 0).astype(int)), (levels, (y > 0).astype(int))):
-            found = repeats(table[place], target[place])
+            found = find_duplicates(table[place], target[place])
             assert found.rows > 0
             assert not found.observations
-    assert not repeats(x, y, np.full(rows, float(copies))).observations
-    assert repeats(x, y).rows == 0
+    assert not find_duplicates(x, y, np.full(rows, float(copies))).observations
+    assert find_duplicates(x, y).rows == 0
 
 
 def test_columns_of_a_table_are_compared_whole() -> None:
@@ -79,7 +79,7 @@ def test_columns_of_a_table_are_compared_whole() -> None:
     frame = pd.DataFrame({"code": text[:, 0]})
     schema = fit_schema(frame, max_levels=50)
     y = codes[:, 0] % 2
-    found = repeats(encode(schema, frame), y, None, schema)
+    found = find_duplicates(encode(schema, frame), y, None, schema)
     share = np.bincount(codes[:, 0]) / 2000
     both = np.bincount(y) / 2000
     pairs = 2000 * 1999 / 2
@@ -93,7 +93,7 @@ def test_columns_of_a_table_are_compared_whole() -> None:
 def test_order_does_not_matter(cells: list[tuple[int, int]], random: object) -> None:
     x, y = np.array([[float(a)] for a, _ in cells]), np.array([b for _, b in cells])
     order = np.random.default_rng(len(cells)).permutation(len(x))
-    found, again = repeats(x, y), repeats(x[order], y[order])
+    found, again = find_duplicates(x, y), find_duplicates(x[order], y[order])
     assert np.array_equal(found.unit[order], again.unit)
     assert (found.rows, found.seen, found.chance) == (again.rows, again.seen, again.chance)
 
@@ -102,7 +102,7 @@ def test_order_does_not_matter(cells: list[tuple[int, int]], random: object) -> 
 def test_pieces_keep_the_weight_of_every_row(weights: list[float]) -> None:
     w = np.array(weights)
     unit = np.arange(len(w)) % 3
-    own = pieces(unit, w)
+    own = split_into_pieces(unit, w)
     assert np.allclose(np.bincount(own.source, weights=own.weight), w)
     assert np.array_equal(own.source[own.first], np.arange(len(w)))
     assert np.bincount(own.source).tolist() == np.maximum(np.floor(w), 1).astype(int).tolist()
@@ -113,7 +113,7 @@ def test_pieces_keep_the_weight_of_every_row(weights: list[float]) -> None:
 
 def test_large_counts_are_fewer_pieces_of_whole_weight() -> None:
     w = np.array([1e6 + 1.0, 3.0, 2e6])
-    own = pieces(np.arange(3), w)
+    own = split_into_pieces(np.arange(3), w)
     assert len(own.source) <= 50_003
     assert np.array_equal(np.bincount(own.source, weights=own.weight), w)
     assert (own.weight == np.floor(own.weight)).all()

@@ -105,7 +105,7 @@ def test_parts_come_in_order_and_keep_weights() -> None:
 
 @given(rows=st.integers(1, 5000), fraction=st.floats(0.0, 0.99), seed=st.integers(0, 5))
 def test_held_out_rows_are_distinct_and_one_from_each_stretch(rows: int, fraction: float, seed: int) -> None:
-    held = streams.held_out(rows, fraction, seed)
+    held = streams.choose_held_out(rows, fraction, seed)
     count = min(round(rows * fraction), rows - 1)
     assert len(held) == count
     edges = rows * np.arange(count + 1) // max(count, 1)
@@ -113,7 +113,7 @@ def test_held_out_rows_are_distinct_and_one_from_each_stretch(rows: int, fractio
 
 
 def test_held_out_rows_are_bounded_in_number() -> None:
-    held = streams.held_out(10**9, 0.1, 0)
+    held = streams.choose_held_out(10**9, 0.1, 0)
     assert len(held) == 20_000
     assert len(np.unique(held)) == 20_000
     assert 9.9e8 < held[-1] < 10**9
@@ -232,7 +232,7 @@ def test_classes_are_those_of_memory(labels: str) -> None:
 def test_too_many_categories_to_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fathomless.data.schema._MOST", 120)
     source = streams.parquet(parquet(tmp_path, mixed()), "price")
-    with pytest.raises(DataError, match=r"rows from 100 to 149 of .*'id' has more than 120 categories; .* drop it"):
+    with pytest.raises(DataError, match=r"rows 100 to 149 of .*'id' has more than 120 categories; .* drop it"):
         streams.learn(source, TargetScale)
 
 
@@ -277,9 +277,9 @@ def test_many_small_chunks_learn_about_as_well_as_memory_does_even_if_sorted(tmp
 def test_rows_held_out_are_never_trained_on() -> None:
     X, y = noisy(900)
     source = streams.arrays(X, y, chunk=64)
-    held = streams.held_out(900, 0.2, 3)
+    held = streams.choose_held_out(900, 0.2, 3)
     schema, target = streams.learn(source, TargetScale)
-    train, valid = streams.encoded(source, schema, target, held, torch.float64, torch.device("cpu"))
+    train, valid = streams.encode_source(source, schema, target, held, torch.float64, torch.device("cpu"))
     assert valid is not None
     seen = torch.cat([batch.y for batch in train.batches(50, seeded())]).ravel().sort().values
     rest = torch.from_numpy(target.encode(np.delete(y, held))).ravel().sort().values
@@ -371,10 +371,10 @@ def test_files_and_arrays_that_cannot_be_streamed_are_refused(tmp_path: Path) ->
         (lambda: streams.parquet(tmp_path / "empty.parquet", "y"), FileError, "is empty"),
         (lambda: streams.parquet(tmp_path / "absent.parquet", "y"), FileError, "there is no file"),
         (lambda: streams.parquet(tmp_path / "empty", "y"), FileError, "is a folder"),
-        (lambda: streams.parquet(str(tmp_path / "*.pq"), "y"), FileError, "fits no file"),
+        (lambda: streams.parquet(str(tmp_path / "*.pq"), "y"), FileError, "matches no file"),
         (lambda: streams.parquet(path, "prize"), DataError, "no column 'prize'; its columns are"),
         (lambda: streams.parquet(path, "price", drop=["x"]), DataError, "no column 'x'"),
-        (lambda: streams.parquet(path, mixed().column_names), DataError, "at least one must predict"),
+        (lambda: streams.parquet(path, mixed().column_names), DataError, "at least one feature column"),
         (lambda: streams.parquet(none, "price"), DataError, "has no rows"),
         (lambda: streams.parquet([path, other], "price"), DataError, "no column 'size' of type double"),
         (lambda: streams.parquet(path, "price", pool=0), DataError, "pool=0"),
@@ -401,15 +401,15 @@ def test_values_that_cannot_be_learned_from_are_refused_with_their_rows() -> Non
     reg = UnboundedDepthRegressor(**QUICK)
     bad = X.copy()
     bad[130, 2] = np.nan
-    with pytest.raises(DataError, match=r"rows from 128 to 191 of X: column 'x2' contains NaN"):
+    with pytest.raises(DataError, match=r"rows 128 to 191 of X: column 'x2' contains NaN"):
         reg.fit_stream(streams.arrays(bad, y, chunk=64))
     wrong = y.copy()
     wrong[299] = np.nan
-    with pytest.raises(DataError, match=r"rows from 256 to 299 of X: Input y contains NaN"):
+    with pytest.raises(DataError, match=r"rows 256 to 299 of X: Input y contains NaN"):
         reg.fit_stream(streams.arrays(X, wrong, chunk=64))
     with pytest.raises(DataError, match="continuous"):
         UnboundedDepthClassifier(**QUICK).fit_stream(streams.arrays(X, y))
-    with pytest.raises(DataError, match="one class only"):
+    with pytest.raises(DataError, match="only one class"):
         UnboundedDepthClassifier(**QUICK).fit_stream(streams.arrays(X, np.ones(300, dtype=int)))
     assert "model_" not in vars(reg)
 
@@ -417,7 +417,7 @@ def test_values_that_cannot_be_learned_from_are_refused_with_their_rows() -> Non
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = noisy(300)
     monkeypatch.setattr(memory, "available", lambda: 1 << 26)
-    with pytest.raises(DataError, match=r"a pool of 50,000,000 rows .* lower pool"):
+    with pytest.raises(DataError, match=r"a pool of 50,000,000 rows .* reduce pool"):
         UnboundedDepthRegressor(**QUICK).fit_stream(streams.arrays(X, y, pool=50_000_000))
 
 

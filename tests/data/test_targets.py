@@ -85,8 +85,8 @@ def test_any_labels_round_trip(y):
 @pytest.mark.parametrize(
     ("y", "words"),
     [
-        ([0, 0], "one class only"),
-        (["a"], "one class only"),
+        ([0, 0], "only one class"),
+        (["a"], "only one class"),
         ([0.5, 1.5, 2.0], "Unknown label type: continuous"),
         (np.array([0.5, 1.5], dtype=object), "Unknown label type"),
         (pl.Series([0.1, 0.2]), "Unknown label type"),
@@ -202,8 +202,8 @@ def test_frames_are_matrices():
         (pl.Series([1, None]), "Input y contains NaN"),
         (pl.DataFrame({"a": [1, None]}), "Input y contains NaN"),
         (["1", "2"], "category values such as '1'"),
-        (pd.Series(["a", "b"]), "numeric target is needed"),
-        (np.array(["1", None], dtype=object), "numeric target is needed"),
+        (pd.Series(["a", "b"]), "give a numeric target"),
+        (np.array(["1", None], dtype=object), "give a numeric target"),
         ([None, None], "NaN"),
         ([], "shape"),
         (3.0, "allowed|give an array"),
@@ -218,7 +218,7 @@ def test_targets_that_are_no_numbers_are_refused(y, words):
 
 def test_target_of_another_shape_or_size_is_refused():
     scale = fit_target([[1.0, 2.0], [3.0, 4.0]])
-    with pytest.raises(DataError, match="1 outputs; training had 2"):
+    with pytest.raises(DataError, match="1 outputs; the training data had 2"):
         scale.encode([1.0, 2.0])
     with pytest.raises(DataError, match="last axis must have length 2"):
         scale.decode(np.zeros(3))
@@ -246,7 +246,7 @@ def test_nonsense_is_no_target_scale(obj):
 
 
 def test_targets_whose_variance_would_overflow_are_refused() -> None:
-    with pytest.raises(DataError, match=r"1e\+200, too large"):
+    with pytest.raises(DataError, match=r"1e\+200, whose variance would overflow"):
         fit_target([0.0, 1e200])
     assert np.isfinite(fit_target([0.0, 1e150]).encode([5e149])).all()
 
@@ -254,8 +254,8 @@ def test_targets_whose_variance_would_overflow_are_refused() -> None:
 @pytest.mark.parametrize(
     ("y", "reason"),
     [
-        ([f"{k},{k % 7}5" for k in range(40)], "decimal comma: read the file with --decimal ,"),
-        ([f"{k}.000,50 €" for k in range(40)], "with a unit or separators of thousands"),
+        ([f"{k},{k % 7}5" for k in range(40)], "decimal comma; read the file with --decimal ,"),
+        ([f"{k}.000,50 €" for k in range(40)], "with a unit or thousands separators"),
         ([f"house {k}" for k in range(40)], "an identifier, a name or a date"),
         (list(range(40)), "--task regression"),
     ],
@@ -263,6 +263,6 @@ def test_targets_whose_variance_would_overflow_are_refused() -> None:
 def test_labels_of_single_rows_are_no_classes(y: list[Any], reason: str) -> None:
     with pytest.raises(DataError, match=re.escape(reason)) as told:
         fit_labels(y)
-    assert "y has 40 different values in 40 rows" in str(told.value)
+    assert "y has 40 distinct values in 40 rows" in str(told.value)
     assert len(fit_labels([*y, *y]).labels) == 40
     assert len(fit_labels(y[:20]).labels) == 20

@@ -90,7 +90,7 @@ def test_hidden_targets_labels_weights_and_groups_are_refused() -> None:
     for groups in (hiding(np.arange(20)), hiding(np.array(["a", "b"] * 10))):
         with pytest.raises(DataError, match=f"groups are missing .None or NaN. {rows}"):
             regressor(cv=2).fit(X, y, groups=groups)
-    with pytest.raises(DataError, match="cv of shape"):
+    with pytest.raises(DataError, match="cv is an array of shape"):
         regressor(cv=hiding(np.arange(20) % 2)).fit(X, y)
     with pytest.raises(DataError, match="Labels are missing"):
         classifier().partial_fit(X, ["a", "b"] * 10, classes=ma(["a", "b", "c"], [False, False, True]))
@@ -272,7 +272,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
 
 def test_weights_that_make_rows_count_as_few_are_told() -> None:
     X, y = numbers(), numbers()[:, 0]
-    few = "sample_weight sums to 1, so that 20 rows count as 1, and little is learned.*multiply them by 20:"
+    few = "sample_weight sums to 1, so that 20 rows count as 1 .* have little influence.*multiply them by 20:"
     with pytest.warns(DataWarning, match=few):
         regressor().fit(X, y, sample_weight=np.full(20, 1 / 20))
     with pytest.warns(DataWarning, match=few):
@@ -341,8 +341,8 @@ def test_missing_groups_are_refused_with_their_number(gap: Any) -> None:
 
 def test_groups_that_cannot_be_read_are_refused() -> None:
     for groups, message in (
-        (np.zeros((20, 2)), r"groups have shape \(20, 2\); one for each of the 20 rows"),
-        (np.arange(19), r"groups have shape \(19,\)"),
+        (np.zeros((20, 2)), r"groups has shape \(20, 2\); one for each of the 20 rows"),
+        (np.arange(19), r"groups has shape \(19,\)"),
         (pl.LazyFrame({"g": ALIKE}), "groups is a polars LazyFrame.*collect"),
         (pd.Series([[1, 2]] * 20), "groups are of the type list, which cannot be compared"),
         ([[1], [1, 2]] * 10, "groups cannot be read"),
@@ -358,7 +358,7 @@ def test_groups_that_cannot_be_read_are_refused() -> None:
 @pytest.mark.parametrize("make", [list, lambda v: np.array(v, dtype=object), lambda v: pd.Series(v, dtype=object)])
 def test_a_class_called_none_is_refused_and_never_lost(gap: Any, make: Any) -> None:
     labels = ["Mild", "Severe", gap, "Mild"] * 5
-    refused("Labels are missing in 5 of 20 rows.*write a word such as 'none'", numbers(), make(labels), make=classifier)
+    refused("Labels are missing in 5 of 20 rows.*use a label such as 'none'", numbers(), make(labels), make=classifier)
     fitted = classifier().fit(numbers(), ["Mild", "Severe", "None", "Mild"] * 5)
     assert fitted.classes_.tolist() == ["Mild", "None", "Severe"]
     with pytest.raises(DataError, match="Labels are missing"):
@@ -377,10 +377,10 @@ def test_tables_of_other_kinds_are_refused_with_the_way_out() -> None:
     rows = [{"x": float(i)} for i in range(20)]
     y = np.arange(20.0)
     for X, message in (
-        (rows, r"X is a list of dicts; make a data frame of it, with pandas\.DataFrame\(X\)"),
+        (rows, r"X is a list of dicts; convert it to a data frame with pandas\.DataFrame\(X\)"),
         (tuple(rows), "X is a tuple of dicts"),
-        ({"x": y.tolist()}, "X is a dict; make a data frame"),
-        (pl.LazyFrame({"x": y}), r"X is a polars LazyFrame, which has not been computed; call collect\(\)"),
+        ({"x": y.tolist()}, "X is a dict; convert it to a data frame"),
+        (pl.LazyFrame({"x": y}), r"X is a polars LazyFrame, which is not computed yet; call collect\(\)"),
         (np.array([(1.0, 2.0)] * 20, dtype=[("a", "f8"), ("b", "f8")]), "X is a structured array with the fields a, b"),
         (pd.DataFrame(np.ones((20, 2)), columns=["a", "a"]), "X has repeated column names; rename them"),
         (pa.table([y, y], names=["a", "a"]), "column names"),
@@ -446,23 +446,23 @@ def test_whole_numbers_that_become_equal_are_told(column: Any) -> None:
         type(column).__module__.partition(".")[0]
     ]
     table = make({"id": column, "x": numbers()[:, 0]})
-    with pytest.warns(DataWarning, match=r"column 'id' has whole numbers beyond 2\^53, such as \d+: (19|20) distinct"):
+    with pytest.warns(DataWarning, match=r"column 'id' has integers beyond 2\^53, such as \d+: its (19|20) distinct"):
         regressor().fit(table, numbers()[:, 0])
 
 
 def test_whole_numbers_that_stay_apart_are_not_told() -> None:
     apart = pd.DataFrame({"id": [i * 2**55 for i in range(20)], "near": [2**53 - i for i in range(20)]})
     assert np.isfinite(regressor().fit(apart, numbers()[:, 0]).predict(apart)).all()
-    with pytest.warns(DataWarning, match="column 'x0' has whole numbers beyond"):
+    with pytest.warns(DataWarning, match="column 'x0' has integers beyond"):
         regressor().fit(np.array([[BIG + i, i] for i in range(20)]), numbers()[:, 0])
-    with pytest.warns(DataWarning, match="column 'y' has whole numbers beyond"):
+    with pytest.warns(DataWarning, match="column 'y' has integers beyond"):
         regressor().fit(numbers(), np.array([BIG + i for i in range(20)]))
 
 
 def test_huge_whole_numbers_are_refused_by_the_name_of_their_column() -> None:
     huge = pd.DataFrame({"size": pd.Series([10**400 + i for i in range(20)], dtype=object)})
-    refused("column 'size' has a whole number of more than 308 digits in row 0", huge, numbers()[:, 0], kind=DataError)
-    refused("column 'y' has a whole number of more than 308 digits", numbers(), [10**400] * 20, kind=DataError)
+    refused("column 'size' has an integer of more than 308 digits in row 0", huge, numbers()[:, 0], kind=DataError)
+    refused("column 'y' has an integer of more than 308 digits", numbers(), [10**400] * 20, kind=DataError)
 
 
 def test_classes_beyond_64_bits_are_refused_and_those_within_are_kept() -> None:

@@ -295,7 +295,7 @@ def test_a_list_of_splits_is_its_splitter_and_may_be_of_rows_without_weight(tmp_
     assert np.array_equal(moved_rows.predict(X), one.predict(X))
     one.save(tmp_path / "m")
     assert np.array_equal(UnboundedDepthRegressor.load(tmp_path / "m").cv, one.fold_)
-    with pytest.raises(DataError, match="a list of splits as cv was given, which does not test every row"):
+    with pytest.raises(DataError, match="a list of splits as cv does not test every row"):
         UnboundedDepthRegressor(**{**SHORT, "cv": splits[:2]}).fit(X, y)
 
 

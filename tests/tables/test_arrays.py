@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fathomless.tables.arrays import column, nothing, numpy_of, text
+from fathomless.tables.arrays import missing_value, to_column, to_numpy, to_text_array
 
 DAY = datetime.date(2024, 2, 29)
 COLUMNS = [
@@ -26,7 +26,7 @@ COLUMNS = [
 @pytest.mark.parametrize("values", COLUMNS, ids=lambda values: str(values.type))
 def test_columns_become_the_arrays_that_pyarrow_makes(values: Any) -> None:
     chunks = pa.chunked_array([values[1:], values[:0], values[:1]], values.type)  # also from the middle of a buffer
-    ours, theirs = numpy_of(chunks), chunks.to_numpy()
+    ours, theirs = to_numpy(chunks), chunks.to_numpy()
     if ours.dtype.kind == "M":
         ours, theirs = ours.astype("datetime64[ns]"), theirs.astype("datetime64[ns]")
     assert ours.dtype == theirs.dtype
@@ -48,12 +48,12 @@ def test_columns_become_the_arrays_that_pyarrow_makes(values: Any) -> None:
     ids=str,
 )
 def test_arrays_become_the_columns_that_pyarrow_makes(values: Any) -> None:
-    ours, theirs = column(values), pa.array(values)
+    ours, theirs = to_column(values), pa.array(values)
     assert ours.type == theirs.type
     assert str(ours) == str(theirs)
 
 
 def test_words_and_what_is_missing() -> None:
     for kind in (pa.string(), pa.large_string()):
-        assert text(["NA", "", "ü"], kind).equals(pa.array(["NA", "", "ü"], kind))
-        assert not nothing(kind).is_valid
+        assert to_text_array(["NA", "", "ü"], kind).equals(pa.array(["NA", "", "ü"], kind))
+        assert not missing_value(kind).is_valid

@@ -174,7 +174,7 @@ def test_wanted_columns_come_in_the_order_asked_for(file):
     frame = pa.table({"a": [1], "b.c": ["x"], "d": [2.5]})
     for content in ("a,b.c,d\n1,x,2.5\n", parquet_bytes(frame)):
         assert list(columns(tables.read(file(content), columns=["d", "b.c"])).items()) == [("d", [2.5]), ("b.c", ["x"])]
-        with pytest.raises(DataError, match=r"lacks the columns 'z'; it has 'a', 'b\.c', 'd'"):
+        with pytest.raises(DataError, match=r"lacks the columns 'z'; its columns are 'a', 'b\.c', 'd'"):
             tables.read(file(content), columns=["d", "z"])
         with pytest.raises(DataError, match="columns: there are no columns"):
             tables.read(file(content), columns=[])

@@ -31,7 +31,11 @@ NO_TEXT = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], dtype=np.
     [
         (b"", FileError, "is empty"),
         (b"\n \n", FileError, "is empty; a table needs a header line"),
-        (b"1,2.5\n3,4\n", DataError, r"starts with numbers \('1, 2.5'\); add a line with the column names"),
+        (
+            b"1,2.5\n3,4\n",
+            DataError,
+            r"has only numbers in its first line \('1, 2.5'\); add a header line with the column names",
+        ),
         (b"a,,c\n1,2,3\n", DataError, "column 2 of 3 has no name"),
         (b"a,b, a\n1,2,3\n", DataError, "column names 'a' more than once"),
         (
@@ -40,32 +44,44 @@ NO_TEXT = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], dtype=np.
             "'1' more than once; rename them. The first row seems .* --no-header",
         ),
         (b"red,1,0.5,\nblue,2,3,4\n", DataError, "column 4 of 4 has no name; .* The first row seems .* --no-header"),
-        (b'a,"b\n1,2\n', FileError, "header that cannot be read; look for a stray quote"),
+        (b'a,"b\n1,2\n', FileError, "header that cannot be parsed; remove stray quotes"),
         (b"a,b\n1,2\n3\n", FileError, "row 2 after the header: expected 2 cells, found 1: '3'"),
-        (b"a,b\n\n1,2\n3,4,5\n", FileError, "row 2 after the header: expected 2 cells, found 3: '3,4,5'; repair"),
+        (
+            b"a,b\n\n1,2\n3,4,5\n",
+            FileError,
+            "row 2 after the header: expected 2 cells, found 3: '3,4,5'; correct the row",
+        ),
         (b'a,b\n1,"2\n3,4\n', FileError, "a quote that is never closed, before '2 3,4'"),
         (b'a,b\n1,"' + b"2,3\n" * 10**6, FileError, "a quote that is never closed"),
-        (b"a,b\n1,caf\xe9\n", FileError, r"byte 9, in line 2, is 0xe9; name its encoding \(--encoding cp1252"),
+        (b"a,b\n1,caf\xe9\n", FileError, r"byte 9, in line 2, is 0xe9; give its encoding \(often --encoding cp1252"),
         (b"caf\xe9,b\n1,2\n", FileError, r"byte 3, in line 1, is 0xe9"),
         (b"a,b\n1," + b"\xc3\xa9" * 2_000_000 + b"\xc3", FileError, r"byte 4000006, in line 2, is 0xc3"),
-        ("a,b\n1,é\n".encode("utf-16")[:-1], FileError, "is not utf-16 .*truncated data.*; name another"),
+        ("a,b\n1,é\n".encode("utf-16")[:-1], FileError, "is not utf-16 .*truncated data.*; give another"),
         (b"a,b\n1,\x002\n", FileError, "neither Parquet nor text: byte 6 is zero"),
         (bytes(range(256)), FileError, "neither Parquet nor text"),
         (b"PK\x03\x04 and so on", FileError, "a zip archive or a spreadsheet"),
-        (b"ARROW1\0\0", FileError, "cannot be read: it is damaged"),
-        (b'{"a": 1}\n{"a": 2', FileError, "line 2, is no JSON"),
-        (b'{"a": 1}\n3\n', FileError, "line 2, is no object of JSON"),
+        (b"ARROW1\0\0", FileError, "cannot be read: the file is damaged"),
+        (b'{"a": 1}\n{"a": 2', FileError, "line 2, is not valid JSON"),
+        (b'{"a": 1}\n3\n', FileError, "line 2, is not a JSON object"),
         (b'{"a": 1}\n{"a": [2]}\n', DataError, "object 2: 'a' is a list or an object"),
-        (b'[{"a": 1}, 2]', FileError, "line 1, is no object of JSON"),
+        (b'[{"a": 1}, 2]', FileError, "line 1, is not a JSON object"),
         (b'{"a": "\xff"}\n', FileError, "is not UTF-8"),
-        (gzipped(gzipped(SMALL)), FileError, "is compressed and holds no CSV; decompress it first"),
+        (
+            gzipped(gzipped(SMALL)),
+            FileError,
+            "is compressed but does not contain CSV or JSON lines; decompress it first",
+        ),
         (gzipped(b""), FileError, "is empty"),
-        *((pack(SMALL * 99)[:-3], FileError, "it is damaged") for form, pack in PACKED.items() if form != "plain"),
-        (gzipped(SMALL) + b"and more", FileError, "it is damaged"),
-        (b"PAR1", FileError, "it is damaged"),
-        (parquet_bytes(pa.table({"a": [1]}))[:-9], FileError, "it is damaged"),
+        *(
+            (pack(SMALL * 99)[:-3], FileError, "the file is damaged")
+            for form, pack in PACKED.items()
+            if form != "plain"
+        ),
+        (gzipped(SMALL) + b"and more", FileError, "the file is damaged"),
+        (b"PAR1", FileError, "the file is damaged"),
+        (parquet_bytes(pa.table({"a": [1]}))[:-9], FileError, "the file is damaged"),
         (parquet_bytes(pa.table({})), DataError, "there are no columns"),
-        (parquet_bytes(pa.table({"a": NO_TEXT})), FileError, "it is damaged"),
+        (parquet_bytes(pa.table({"a": NO_TEXT})), FileError, "the file is damaged"),
         (parquet_bytes(pa.table([[1], [2]], names=["a", "a"])), DataError, "column names 'a' more than once"),
     ],
 )
@@ -117,7 +133,7 @@ def test_kinds_must_be_known_and_their_columns_present(file):
     with pytest.raises(DataError, match="rows is 0"):
         next(tables.batches(file(SMALL), {}, rows=0))
     for content in (SMALL, parquet_bytes(pa.table({"a": [1], "b": [2]}))):
-        with pytest.raises(DataError, match="lacks the columns 'c'; it has 'a', 'b'"):
+        with pytest.raises(DataError, match="lacks the columns 'c'; its columns are 'a', 'b'"):
             next(tables.batches(file(content), {"c": "category"}))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fathomless.system.errors import DataError
 from fathomless.tables import files as tables
-from fathomless.tables.notations import AMBIGUOUS, days, mark_of, numbers
+from fathomless.tables.notations import AMBIGUOUS, infer_decimal_mark, parse_dates, parse_numbers
 from fathomless.tables.writers import writer
 
 Write = Callable[[str], Path]
@@ -63,7 +63,7 @@ def day(*numbers: int) -> datetime.datetime:
     ],
 )
 def test_numbers_are_read_by_their_mark(cells: list[Any], mark: str, values: list[Any] | None) -> None:
-    found = numbers(column(*cells), mark)
+    found = parse_numbers(column(*cells), mark)
     assert (None if found is None else found.to_pylist()) == values
 
 
@@ -74,7 +74,7 @@ def test_numbers_are_read_by_their_mark(cells: list[Any], mark: str, values: lis
 def test_what_is_written_with_marks_is_read_again(values: list[float], marks: tuple[str, str]) -> None:
     own, between = marks
     swap = str.maketrans({",": between, ".": own})
-    found = numbers(column(*(f"{value:,.2f}".translate(swap) for value in values)), own)
+    found = parse_numbers(column(*(f"{value:,.2f}".translate(swap) for value in values)), own)
     assert found is not None
     assert found.to_pylist() == values
 
@@ -95,7 +95,7 @@ def test_what_is_written_with_marks_is_read_again(values: list[float], marks: tu
     ],
 )
 def test_dates_are_read_where_one_order_fits(cells: list[Any], form: str | None, first: Any) -> None:
-    found = days(column(*cells))
+    found = parse_dates(column(*cells))
     assert (None if found is None else found[1]) == form
     if found is not None and form != AMBIGUOUS:
         assert found[0].to_pylist()[0] == first
@@ -104,16 +104,16 @@ def test_dates_are_read_where_one_order_fits(cells: list[Any], form: str | None,
 def test_who_knows_the_order_of_days_and_months_decides_where_cells_do_not() -> None:
     unclear, clear = column("01/02/2024", "03/04/2024"), column("02/13/2024")
     for dates, first in (("day-first", day(2024, 2, 1)), ("month-first", day(2024, 1, 2))):
-        found = days(unclear, dates=dates)
+        found = parse_dates(unclear, dates=dates)
         assert found is not None
         assert found[0].to_pylist()[0] == first
-        told = days(clear, dates=dates)
+        told = parse_dates(clear, dates=dates)
         assert told is not None
         assert told[1] == "%m/%d/%Y"
 
 
 def test_days_that_are_months_too_leave_no_doubt() -> None:
-    assert days(column("05/05/2024", "06/06/2023")) is not None
+    assert parse_dates(column("05/05/2024", "06/06/2023")) is not None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_days_that_are_months_too_leave_no_doubt() -> None:
     ],
 )
 def test_the_columns_of_a_table_decide_on_its_mark(columns: list[list[str]], mark: str) -> None:
-    assert mark_of(column(*cells) for cells in columns) == mark
+    assert infer_decimal_mark(column(*cells) for cells in columns) == mark
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_cells_of_text_follow_the_notation_beside_numbers_that_have_none(file: W
 @pytest.mark.parametrize(
     ("kind", "notation", "cell", "message"),
     [
-        ("numeric", ",", "122.6", r"'122\.6' is not a number with a decimal comma \(--decimal \. reads it otherwise\)"),
-        ("numeric", ".", "122,6", r"'122,6' is not a number with a decimal point \(--decimal , reads it otherwise\)"),
+        ("numeric", ",", "122.6", r"'122\.6' is not a number with a decimal comma \(--decimal \. changes the mark\)"),
+        ("numeric", ".", "122,6", r"'122,6' is not a number with a decimal point \(--decimal , changes the mark\)"),
         ("date", "%d.%m.%Y", "12/31/2024", r"'12/31/2024' is not a date such as 31\.12\.2024 \(%d\.%m\.%Y\)"),
         ("date", "%m/%d/%Y %H:%M", "red", r"'red' is not a date such as 12/31/2024 00:00 \(%m/%d/%Y %H:%M\)"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from fathomless.app.commands import inputs
 from fathomless.system.errors import DataError, FileError
-from fathomless.tables.oddities import Odd, odd_cells
+from fathomless.tables.anomalies import OddCells, find_odd_cells
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def test_one_odd_cell_among_few_whole_numbers_is_told(tmp_path: Path, levels: li
     cells[5] = "unknown"
     _, notes, _ = fitted(written(tmp_path, {"v": cells, "y": Y}))
     assert any(note.endswith("'v', for 'unknown' in row 6") for note in notes)
-    assert odd_cells(column(*["1", "2", "3", "4", "5+"] * 10)) is None  # a frequent one is a level
+    assert find_odd_cells(column(*["1", "2", "3", "4", "5+"] * 10)) is None  # a frequent one is a level
 
 
 DAYS = [str(day) for day in np.datetime64("2020-01-01") + np.arange(N)]
@@ -102,7 +102,7 @@ REST = "(correct the other cells, or leave them empty; --keep COLUMN confirms it
     ids=lambda cells: str(cells[0]),
 )
 def test_dates_that_are_not_read_are_told(tmp_path: Path, cells: list[str]) -> None:
-    found = odd_cells(column(*cells))
+    found = find_odd_cells(column(*cells))
     assert found is not None
     assert found.what == "dates"
     _, notes, _ = fitted(written(tmp_path, {"day": [cells[i % len(cells)] for i in range(N)], "y": Y}))
@@ -118,7 +118,7 @@ def test_dates_that_are_not_read_are_told(tmp_path: Path, cells: list[str]) -> N
     ],
 )
 def test_numbers_of_several_notations_are_told(cells: list[str], odd: list[str]) -> None:
-    found = odd_cells(column(*cells))
+    found = find_odd_cells(column(*cells))
     assert found is not None
     assert [cell for cell, _ in found.cells] == odd
 
@@ -139,7 +139,7 @@ def test_numbers_of_several_notations_are_told(cells: list[str], odd: list[str])
     ],
 )
 def test_text_has_no_odd_cells(cells: list[Any]) -> None:
-    assert odd_cells(column(*cells)) is None
+    assert find_odd_cells(column(*cells)) is None
 
 
 def test_rows_of_a_note_are_those_of_the_file(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_rows_of_a_note_are_those_of_the_file(tmp_path: Path) -> None:
     targets[2] = targets[4] = ""
     cells[9] = "unknown"
     _, notes, _ = fitted(written(tmp_path, {"v": cells, "w": ["0", *["1"] * (N - 1)], "y": targets}), weight="w")
-    assert notes[:2] == ("2 rows without a target were left out", "1 row of the weight 0 was left out")
+    assert notes[:2] == ("2 rows without a target were left out", "1 row with weight 0 was left out")
     assert notes[2].endswith("'v', for 'unknown' in row 10")
-    assert odd_cells(column("1", "2", "3", "4", "?", "5 kg")) == Odd("numbers", (("5 kg", 5),))
+    assert find_odd_cells(column("1", "2", "3", "4", "?", "5 kg")) == OddCells("numbers", (("5 kg", 5),))
 
 
 @pytest.mark.parametrize("percent", [False, True])
@@ -220,7 +220,7 @@ def test_rows_of_the_weight_zero_do_not_give_types(tmp_path: Path) -> None:
         rows = "".join(f"{a},1,{c}\n" for a, c in zip(NUMBERS, Y, strict=True))
         types, notes, _ = fitted(table(tmp_path, f'a,w,y\n{rows}broken,"{zero}",1.5\n'), weight="w")
         assert types == {"a": "double"}
-        assert notes == ("1 row of the weight 0 was left out",)
+        assert notes == ("1 row with weight 0 was left out",)
 
 
 def test_a_total_among_names_is_left_out_where_it_adds_up(tmp_path: Path) -> None:
@@ -323,7 +323,9 @@ def test_delimiters_at_the_end_of_lines_are_no_columns(tmp_path: Path) -> None:
         (piece,) = inputs.tables.batches(tmp_path / "table.csv", {"a": "numeric"})
         assert piece.column_names == ["a", "b"]
     for text in ("a,b,\n1,2,\n3,4,5\n", "a,b\n1,2,\n3,4,5\n"):
-        with pytest.raises(DataError, match="row 2 after the header, has more cells than the header; name them all"):
+        with pytest.raises(
+            DataError, match="row 2 after the header, has more cells than the header; name every column"
+        ):
             inputs.tables.read(table(tmp_path, text))
     with pytest.raises(DataError, match="column 3 of 3 has no name"):
         inputs.tables.read(table(tmp_path, "a,b,\n1,2,5\n"))
@@ -331,12 +333,12 @@ def test_delimiters_at_the_end_of_lines_are_no_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("comment", ["# made by a program", "~ a, b, c", "// one\n// two", "% x"])
 def test_comments_before_the_header_are_named(tmp_path: Path, comment: str) -> None:
-    with pytest.raises(
-        FileError, match=r"begins with [12] lines? of comments .*; remove what stands before the header"
-    ):
+    with pytest.raises(FileError, match=r"begins with [12] comment lines? .*; remove everything before the header"):
         inputs.tables.read(table(tmp_path, f"{comment}\na,b\n1,2\n"))
     assert inputs.tables.read(table(tmp_path, "#a,b\n1,2\n")).frame.column_names == ["#a", "b"]
-    with pytest.raises(FileError, match="expected 2 cells, found 1: '# end'; repair it, or remove it if it is a title"):
+    with pytest.raises(
+        FileError, match="expected 2 cells, found 1: '# end'; correct the row, or remove it if it is a title"
+    ):
         inputs.tables.read(table(tmp_path, "a,b\n1,2\n# end\n"))
-    with pytest.raises(FileError, match="or remove a title that stands before the header"):
+    with pytest.raises(FileError, match="or remove a title before the header"):
         inputs.tables.read(table(tmp_path, "Sales of 2024\na,b\n1,2\n"))

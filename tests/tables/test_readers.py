@@ -74,7 +74,7 @@ def test_picture_is_read_as_red_green_blue(tmp_path):
     image.fromarray(pixels).save(tmp_path / "p.png")
     assert np.array_equal(readers.read_image(tmp_path / "p.png"), pixels)
     (tmp_path / "q.png").write_text("no picture")
-    for name, words in (("q.png", "not a picture"), ("absent.png", "no file")):
+    for name, words in (("q.png", "not a readable image"), ("absent.png", "no file")):
         with pytest.raises(FileError, match=words):
             readers.read_image(tmp_path / name)
 

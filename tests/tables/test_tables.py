@@ -136,7 +136,7 @@ def test_types_that_mean_nothing_to_a_network_are_refused_by_name(file, column):
 def test_a_column_of_csv_without_a_value_is_refused_by_name(file):
     found = tables.read(file("x,nothing\n1,\n2,NA\n")).frame
     assert pa.types.is_null(found.schema.field("nothing").type)
-    with pytest.raises(DataError, match="column 'nothing' has no value at all in training; drop the column"):
+    with pytest.raises(DataError, match="column 'nothing' has no values in the training data; drop the column"):
         data.fit_schema(found)
 
 
@@ -226,9 +226,9 @@ def test_tables_that_cannot_be_written_are_refused_and_leave_nothing_behind(tmp_
             write_and_fail(path, [first, later])
     with pytest.raises(DataError, match=r"cannot hold 'a \(list<.*int64>\)'"), writer(path) as write:
         write(pa.table({"a": [[1]]}))
-    with pytest.raises(DataError, match="was given no table"), writer(path):
+    with pytest.raises(DataError, match="no table was written to"), writer(path):
         pass
-    with pytest.raises(DataError, match=r"ends with none of .csv, .tsv, .*, .xlsx; choose one"):
+    with pytest.raises(DataError, match=r"has an unknown ending; allowed are .csv, .tsv, .*, .xlsx, and - for"):
         writer(tmp_path / "out.ods").__enter__()
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(FileError, match="is a folder"):

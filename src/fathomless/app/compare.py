@@ -24,7 +24,7 @@ import torch
 
 from fathomless import __version__
 from fathomless.app.peers import PEERS, Peer
-from fathomless.data.duplicates import repeats
+from fathomless.data.duplicates import find_duplicates
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.targets import fit_labels, fit_target

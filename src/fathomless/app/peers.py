@@ -17,7 +17,7 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
-from fathomless.data.duplicates import repeats
+from fathomless.data.duplicates import find_duplicates
 from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target

@@ -1,8 +1,8 @@
-"""Data sets by name, and toy problems whose truth is known.
+"""Named data sets, and toy problems with known truth.
 
-Named sets are read from a folder (an argument, or the environment variable ``FATHOMLESS_DATA``); nothing is
-ever downloaded. A few small ones come with scikit-learn and need no folder. What the sets are, and where they lie in
-the folder, ``catalogue.json`` says.
+Named data sets are read from a folder (an argument, or the environment variable ``FATHOMLESS_DATA``); nothing is
+downloaded. A few small ones come with scikit-learn and need no folder. The file ``catalogue.json`` lists the data sets
+and their paths in the folder.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.frames import bundled, frame
+from fathomless.data.frames import load_bundled, make_frame
 from fathomless.system.errors import DataError
 from fathomless.system.io import read_json
 from fathomless.system.rng import Seed, as_seed
@@ -44,31 +44,31 @@ _VARIABLE = "FATHOMLESS_DATA"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set as it is published: nothing is scaled, shuffled or filled in.
+    """Data set as published: not scaled, shuffled or imputed.
 
     Attributes
     ----------
     name : str
-        As given to :func:`load`.
+        Name for :func:`load`.
     X : ndarray of float64, shape (N, D), ndarray of uint8, shape (N, H, W[, 3]), or data frame
-        Inputs: a matrix, images, or a table with columns of several types (None or NaN where missing).
+        Inputs: a matrix, images, or a table with columns of several types (None or NaN for missing).
     y : ndarray, shape (N,), or None
         Target: numbers, class labels, or codes 0, ..., K - 1 if there are ``class_names``; None for density
         sets.
     task : {"regression", "classification", "density", "images"}
-        What it is used for.
+        Intended use.
     feature_names : tuple of str
-        One for each column of X; empty for images.
+        Names of the columns of X; empty for images.
     target_name : str or None
         Name of y.
     class_names : tuple of str
-        Names of the codes in y; empty where y holds labels or numbers.
+        Names of the codes in y; empty if y holds labels or numbers.
     splits : tuple of (ndarray of int64, ndarray of int64)
-        Published splits: row numbers to train on and to test on.
+        Published splits: row numbers of the training and test sets.
     source : str
-        Origin, and what to know before use.
+        Origin, and notes on use.
     extra : mapping of str to ndarray
-        What else the file holds, under the names that it has there.
+        Other arrays of the file, under their names in the file.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Dataset:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that :func:`load` knows, sorted.
+    """Return the sorted names of the data sets of :func:`load`.
 
     Examples
     --------
@@ -102,12 +102,12 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     name : str
         One of :func:`names`.
     folder : path, optional
-        The folder with the data sets; the environment variable ``FATHOMLESS_DATA`` if left out.
+        Folder of the data sets; by default the environment variable ``FATHOMLESS_DATA``.
 
     Raises
     ------
     DataError
-        If the name is unknown, or needs a folder and none is given; the message names the public source.
+        If the name is unknown, or a folder is needed and none is given; the message then names the public source.
     FileError
         If the file is missing from the folder, or damaged.
 
@@ -117,27 +117,27 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     (442, 10)
     """
     if name not in names():
-        raise DataError(f"there is no data set {name!r}; known are {', '.join(names())}")
+        raise DataError(f"there is no data set {name!r}; available are {', '.join(names())}")
     place = folder or os.environ.get(_VARIABLE)
     parts = _catalogue()[name]
     if "bundled" in parts and ("file" not in parts or not place):
-        return _bundled(name, **parts["bundled"])
+        return _load_bundled(name, **parts["bundled"])
     entry = _File(**parts["file"])
     if not place:
         free = sorted(known for known, parts in _catalogue().items() if "bundled" in parts)
         raise DataError(
             f"{name!r} does not come with fathomless. Its public source is {entry.source}. Give the folder "
-            f"that holds {entry.path} as folder=..., or set the environment variable {_VARIABLE}. Without a "
-            f"folder there are {', '.join(free)} (from scikit-learn)"
+            f"that holds {entry.path} as folder=..., or set the environment variable {_VARIABLE}. Available without "
+            f"a folder are {', '.join(free)} (from scikit-learn)"
         )
     return _LAYOUTS[entry.layout](name, entry, Path(place) / entry.path)
 
 
 @functools.cache
 def _catalogue() -> Mapping[str, Mapping[str, Any]]:
-    """Read what there is: for each name a "file" (see :class:`_File`), what scikit-learn has ("bundled"), or both."""
-    found: Mapping[str, Mapping[str, Any]] = read_json(Path(__file__).with_name("catalogue.json"))
-    return found
+    """Return for each name an entry "file" (see :class:`_File`), an entry "bundled" (in scikit-learn), or both."""
+    catalogue: Mapping[str, Mapping[str, Any]] = read_json(Path(__file__).with_name("catalogue.json"))
+    return catalogue
 
 
 # ------------------------------------------------------------------------------------ readers of one layout
@@ -145,9 +145,9 @@ def _catalogue() -> Mapping[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class _File:
-    """Where a data set lies below the folder, its layout, and where it comes from.
+    """Path of a data set below the folder, its layout and its source.
 
-    A table may have a column that says "train" or "test", or begin with the rows to train on.
+    A table may have a column with the values "train" and "test", or begin with the training rows.
     """
 
     path: str
@@ -162,18 +162,21 @@ def _regression(name: str, entry: _File, path: Path) -> Dataset:
     arrays = read_arrays(path)
     pairs = zip(arrays.pop("train_idx"), arrays.pop("test_idx"), strict=True)
     splits = tuple((train.astype(np.int64), test.astype(np.int64)) for train, test in pairs)
-    features = _strings(arrays.pop("feature_names"))
+    features = _to_strings(arrays.pop("feature_names"))
     target = str(arrays.pop("target_name"))
-    X, y = arrays.pop("X"), arrays.pop("y")
+    X = arrays.pop("X")
+    y = arrays.pop("y")
     return Dataset(name, X, y, "regression", features, target, (), splits, entry.source, arrays)
 
 
 def _density(name: str, entry: _File, path: Path) -> Dataset:
     arrays = read_arrays(path)
-    X, features = arrays.pop("X"), _strings(arrays.pop("column_names"))
+    X = arrays.pop("X")
+    features = _to_strings(arrays.pop("column_names"))
     if "y" not in arrays:
         return Dataset(name, X, None, "density", features, None, source=entry.source, extra=arrays)
-    y, classes = arrays.pop("y"), _strings(arrays.pop("class_names"))
+    y = arrays.pop("y")
+    classes = _to_strings(arrays.pop("class_names"))
     return Dataset(name, X, y, "classification", features, entry.target, classes, (), entry.source, arrays)
 
 
@@ -183,12 +186,14 @@ def _images(name: str, entry: _File, path: Path) -> Dataset:
 
 
 def _mosaics(name: str, entry: _File, path: Path) -> Dataset:
-    parts = [_mosaic(path / f"train_{i}.webp") for i in range(1, 6)]
-    return _pictures(name, entry, np.concatenate(parts), _mosaic(path / "test.webp"), read_arrays(path / "labels.npz"))
+    parts = [_split_mosaic(path / f"train_{i}.webp") for i in range(1, 6)]
+    return _pictures(
+        name, entry, np.concatenate(parts), _split_mosaic(path / "test.webp"), read_arrays(path / "labels.npz")
+    )
 
 
-def _mosaic(path: Path) -> npt.NDArray[np.uint8]:
-    """Cut one picture of 100 x 100 tiles into 10000 images, row by row."""
+def _split_mosaic(path: Path) -> npt.NDArray[np.uint8]:
+    """Split one image of 100 x 100 tiles into 10000 images, row by row."""
     tiles = read_image(path).reshape(100, 32, 100, 32, 3).swapaxes(1, 2)
     return tiles.reshape(10_000, 32, 32, 3)
 
@@ -201,8 +206,8 @@ def _pictures(
     arrays: dict[str, npt.NDArray[Any]],
 ) -> Dataset:
     y = np.concatenate([arrays.pop("y_train"), arrays.pop("y_test")]).astype(np.int64)
-    classes = _strings(arrays.pop("class_names"))
-    splits = (_halves(len(train), len(train) + len(test)),)
+    classes = _to_strings(arrays.pop("class_names"))
+    splits = (_split_at(len(train), len(train) + len(test)),)
     X = np.concatenate([train, test])
     return Dataset(name, X, y, "images", (), "class", classes, splits, entry.source, arrays)
 
@@ -215,9 +220,9 @@ def _table(name: str, entry: _File, path: Path) -> Dataset:
         part = columns.pop(entry.split_column)
         splits = ((np.flatnonzero(part == "train"), np.flatnonzero(part == "test")),)
     elif entry.train_rows:
-        splits = (_halves(entry.train_rows, len(y)),)
+        splits = (_split_at(entry.train_rows, len(y)),)
     features = tuple(columns)
-    return Dataset(name, frame(columns), y, "classification", features, entry.target, (), splits, entry.source)
+    return Dataset(name, make_frame(columns), y, "classification", features, entry.target, (), splits, entry.source)
 
 
 def _two_tables(name: str, entry: _File, path: Path) -> Dataset:
@@ -227,25 +232,26 @@ def _two_tables(name: str, entry: _File, path: Path) -> Dataset:
     return Dataset(name, X, y, "classification", tuple(columns), entry.target, (), (), entry.source)
 
 
-def _bundled(
+def _load_bundled(
     name: str, source: str, target: str, feature_names: Sequence[str] = (), class_names: Sequence[str] = ()
 ) -> Dataset:
-    X, y, features, classes = bundled(name)
-    # one set of names, whether or not there is a folder
-    features, classes = tuple(feature_names) or features, tuple(class_names) or classes
+    X, y, features, classes = load_bundled(name)
+    # the names are the same with and without a folder
+    features = tuple(feature_names) or features
+    classes = tuple(class_names) or classes
     task = "classification" if classes else "regression"
     return Dataset(name, X, y, task, features, target, classes, (), source)
 
 
-def _halves(first: int, total: int) -> tuple[Ints, Ints]:
+def _split_at(first: int, total: int) -> tuple[Ints, Ints]:
     return np.arange(first, dtype=np.int64), np.arange(first, total, dtype=np.int64)
 
 
-def _strings(values: npt.NDArray[Any]) -> tuple[str, ...]:
+def _to_strings(values: npt.NDArray[Any]) -> tuple[str, ...]:
     return tuple(map(str, values.tolist()))
 
 
-#: The layouts that the catalogue names.
+#: Readers of the layouts in the catalogue.
 _LAYOUTS: Mapping[str, Callable[[str, _File, Path], Dataset]] = {
     "regression": _regression,
     "density": _density,
@@ -260,7 +266,7 @@ _LAYOUTS: Mapping[str, Callable[[str, _File, Path], Dataset]] = {
 
 
 def spiral(n: int, rotation: float, seed: Seed, noise: float = 0.02) -> tuple[Floats, Ints]:
-    """Sample two interleaved spirals, harder to part the more they turn.
+    """Sample two interleaved spirals; the problem gets harder with the number of turns.
 
     With t ~ U(0, 1), u = sqrt(t), c = -1 or +1 and angle = rotation * u * pi / 2::
 
@@ -271,9 +277,9 @@ def spiral(n: int, rotation: float, seed: Seed, noise: float = 0.02) -> tuple[Fl
     n : int
         Number of points.
     rotation : float
-        Quarter turns from the centre to the rim; 0 gives a line.
+        Number of quarter turns from the centre to the rim; 0 gives a line.
     seed : int, generator or None
-        Source of randomness.
+        Seed of the random numbers.
     noise : float
         Standard deviation of the Gaussian noise on each coordinate.
 
@@ -316,7 +322,7 @@ def rings(n: int, seed: Seed, classes: int = 2, noise: float = 0.1) -> tuple[Flo
     Parameters and returns are those of :func:`spiral`.
     """
     rng = _rng(n, seed, noise)
-    y = rng.integers(_at_least(1, "classes", classes), size=n)
+    y = rng.integers(_check_at_least(1, "classes", classes), size=n)
     angle = rng.uniform(0.0, 2 * np.pi, size=n)
     X = (y + 1)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])  # (n, 2)
     return X + noise * rng.standard_normal((n, 2)), y
@@ -325,19 +331,19 @@ def rings(n: int, seed: Seed, classes: int = 2, noise: float = 0.1) -> tuple[Flo
 def pinwheel(
     n: int, seed: Seed, arms: int = 5, radial: float = 0.3, tangential: float = 0.05, rate: float = 0.25
 ) -> tuple[Floats, Ints]:
-    """Sample the bent arms of a wheel.
+    """Sample the bent arms of a pinwheel.
 
     On arm k, uniform on 0, ..., arms - 1, with r ~ N(1, radial^2) and s ~ N(0, tangential^2), the point
-    (r, s) is turned about the origin by the angle 2 pi k / arms + rate exp(r).
+    (r, s) is rotated about the origin by the angle 2 pi k / arms + rate exp(r).
 
     Returns
     -------
     X : ndarray, shape (n, 2)
     y : ndarray of int64, shape (n,)
-        The arm.
+        Number of the arm.
     """
     rng = _rng(n, seed, min(radial, tangential))
-    y = rng.integers(_at_least(1, "arms", arms), size=n)
+    y = rng.integers(_check_at_least(1, "arms", arms), size=n)
     r = 1 + radial * rng.standard_normal(n)
     s = tangential * rng.standard_normal(n)
     angle = 2 * np.pi * y / arms + rate * np.exp(r)
@@ -346,7 +352,7 @@ def pinwheel(
 
 
 def gap_sine(n: int, seed: Seed, noise: float = 0.1) -> tuple[Floats, Floats]:
-    """Sample y = sin(2 x) + N(0, noise^2) with x uniform on [-3, -1] and [1, 3]: a gap between.
+    """Sample y = sin(2 x) + N(0, noise^2) with x uniform on [-3, -1] and [1, 3], a gap between them.
 
     Returns
     -------
@@ -354,12 +360,12 @@ def gap_sine(n: int, seed: Seed, noise: float = 0.1) -> tuple[Floats, Floats]:
     y : ndarray, shape (n,)
     """
     rng = _rng(n, seed, noise)
-    x = _two_sided(rng, n, 1.0, 3.0)
+    x = _sample_two_sided(rng, n, 1.0, 3.0)
     return x[:, None], np.sin(2 * x) + noise * rng.standard_normal(n)
 
 
 def gap_cubic(n: int, seed: Seed, noise: float = 3.0) -> tuple[Floats, Floats]:
-    """Sample y = x^3 + N(0, noise^2) with x uniform on [-4, -2] and [2, 4]: a gap between.
+    """Sample y = x^3 + N(0, noise^2) with x uniform on [-4, -2] and [2, 4], a gap between them.
 
     Returns
     -------
@@ -367,7 +373,7 @@ def gap_cubic(n: int, seed: Seed, noise: float = 3.0) -> tuple[Floats, Floats]:
     y : ndarray, shape (n,)
     """
     rng = _rng(n, seed, noise)
-    x = _two_sided(rng, n, 2.0, 4.0)
+    x = _sample_two_sided(rng, n, 2.0, 4.0)
     return x[:, None], x**3 + noise * rng.standard_normal(n)
 
 
@@ -412,17 +418,17 @@ def heteroscedastic(n: int, seed: Seed) -> tuple[Floats, Floats]:
     return x[:, None], np.sin(2 * np.pi * x) + (0.05 + 0.4 * x) * rng.standard_normal(n)
 
 
-def _two_sided(rng: np.random.Generator, n: int, low: float, high: float) -> Floats:
+def _sample_two_sided(rng: np.random.Generator, n: int, low: float, high: float) -> Floats:
     return rng.uniform(low, high, size=n) * (2 * rng.integers(2, size=n) - 1)
 
 
 def _rng(n: int, seed: Seed, noise: float) -> np.random.Generator:
-    _at_least(1, "n", n)
-    _at_least(0, "noise", noise)
+    _check_at_least(1, "n", n)
+    _check_at_least(0, "noise", noise)
     return np.random.default_rng(as_seed(seed))
 
 
-def _at_least(low: int, name: str, value: float) -> int:
+def _check_at_least(low: int, name: str, value: float) -> int:
     if not value >= low:
         raise DataError(f"{name} is {value}; it must be at least {low}")
     return int(value)

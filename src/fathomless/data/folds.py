@@ -1,4 +1,4 @@
-"""Folds of the rows of a table: which network each row is kept from."""
+"""Folds of the rows of a table for cross-fitting."""
 
 import warnings
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from fathomless.system.rng import as_generator, fold_in
 
 __all__ = [
     "can_be_folded",
+    "check_groups",
     "fold_rows",
-    "given_folds",
     "is_splits",
-    "keep_groups",
+    "read_folds",
     "split_folds",
     "split_units",
     "without",
 ]
 
-_RARE = 3  # distinct rows of a class below which they train every network
+_RARE = 3  # minimum distinct rows of a class; rows of rarer classes are in every training set
 Array = npt.NDArray[Any]
 
 
@@ -40,31 +40,31 @@ def fold_rows(
     blocks: bool = False,
     together: bool = True,
 ) -> Tensor:
-    """Deal rows into folds of nearly equal size.
+    """Assign rows to folds of nearly equal size.
 
-    Rows of one group, and copies of one row, share a fold. Classes are dealt in proportion; the rows of a class with
-    fewer than 3 distinct rows are in no fold, so that every network knows it.
+    Rows of one group, and copies of one row, share a fold. Folds are stratified by class. Rows of a class with fewer
+    than 3 distinct rows are in no fold, so that every training set contains the class.
 
     Parameters
     ----------
     x, y : arrays, shape (N, D), (N,) or (N, T)
-        Encoded rows; whole numbers in y are classes.
+        Encoded rows; integers in y are classes.
     members, repeats : int
-        Folds K of each of R partitions.
+        Number K of folds, and number R of partitions.
     seed : int
         Partition r is drawn from hash(seed, "folds", r).
     groups : array, shape (N,), optional
-        Rows of a group share a fold; with fewer groups than K there are as many folds as groups.
+        Rows of a group share a fold. With fewer groups than K, the number of folds is the number of groups.
     blocks : bool
-        K blocks of consecutive rows, for rows in the order of time.
+        True for K blocks of consecutive rows, for rows in temporal order.
     together : bool
-        Whether equal rows (of x and y) are copies, which share a fold; else each is dealt by itself. See
-        :func:`~fathomless.data.duplicates.repeats`. `groups` overrides it.
+        True if equal rows (of x and y) are copies, which share a fold. See
+        :func:`~fathomless.data.duplicates.find_duplicates`. Ignored if `groups` is given.
 
     Returns
     -------
     Tensor of int64, shape (R, N)
-        The fold of each row, 0 … K − 1, or −1.
+        Fold of each row, 0 … K − 1, or −1 for none.
 
     Raises
     ------
@@ -81,25 +81,24 @@ def fold_rows(
     units = int(unit.max()) + 1
     if units < 2:
         raise DataError(
-            "all rows are in one group, or equal; at least two groups are needed to fold them: leave groups out, or "
-            "set cv=1"
+            "all rows are in one group, or equal; cross-fitting needs at least two groups: omit groups, or set cv=1"
         )
     rare = np.zeros(len(y), dtype=bool)
     label = np.zeros(units, dtype=np.int64)
     if y.dtype.kind == "i":
-        label[unit[::-1]] = y[::-1]  # of the first row of each unit
+        label[unit[::-1]] = y[::-1]  # class of the first row of each unit
         distinct = np.bincount(label, minlength=int(y.max()) + 1)
         few = np.flatnonzero((distinct > 0) & (distinct < _RARE))
         rare = np.isin(y, few) if groups is None else rare
         distinctly = " distinct" if together else ""
         if rare.all():
             raise DataError(
-                f"each class has fewer than {_RARE}{distinctly} rows, too few to fold them; give more rows, or set cv=1"
+                f"each class has fewer than {_RARE}{distinctly} rows, too few to cross-fit; give more rows, or set cv=1"
             )
         if rare.any():
             warnings.warn(
-                f"{len(few)} classes have fewer than {_RARE}{distinctly} rows; those {int(rare.sum())} rows train "
-                "every network and are scored by none",
+                f"{len(few)} classes have fewer than {_RARE}{distinctly} rows; these {int(rare.sum())} rows are in "
+                "every training set and are never scored out of fold",
                 DataWarning,
                 stacklevel=6,
             )
@@ -111,14 +110,14 @@ def fold_rows(
         of_unit[np.argsort(first, kind="stable")] = np.arange(units) * members // units
         partitions = [of_unit] * repeats
     else:
-        partitions = [_dealt(label, members, fold_in(seed, "folds", r)) for r in range(repeats)]
+        partitions = [_deal(label, members, fold_in(seed, "folds", r)) for r in range(repeats)]
     folds = np.stack([of_unit[unit] for of_unit in partitions])
     folds[:, rare] = -1
     return torch.from_numpy(folds)
 
 
-def _dealt(label: Array, members: int, seed: int) -> Array:
-    """Deal units in random order, class by class, one to each fold in turn."""
+def _deal(label: Array, members: int, seed: int) -> Array:
+    """Assign units to folds in turn, in random order within each class."""
     order = torch.randperm(len(label), generator=as_generator(seed)).numpy()
     order = order[np.argsort(label[order], kind="stable")]
     fold = np.empty(len(label), dtype=np.int64)
@@ -127,7 +126,7 @@ def _dealt(label: Array, members: int, seed: int) -> Array:
 
 
 def can_be_folded(x: Array, y: Array, *, together: bool = True) -> bool:
-    """Return True if there are two rows to fold, of classes with 3 rows or more; copies that stay together are one."""
+    """Return True if two rows, or a class with 3 rows, can be split into folds; copies count once if kept together."""
     rows = np.column_stack([x, y.reshape(len(y), -1)])
     distinct = np.unique(rows, axis=0) if together else rows
     if y.dtype.kind != "i":
@@ -138,74 +137,74 @@ def can_be_folded(x: Array, y: Array, *, together: bool = True) -> bool:
 def split_units(
     unit: Array | None, rows: int, fraction: float, generator: torch.Generator, *, strata: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Split rows at random into a part to train on and a part to hold out; the rows of a unit stay together.
+    """Split rows at random into training rows and held-out rows; rows of a unit stay together.
 
     Parameters
     ----------
     unit : ndarray of int, shape (N,), optional
-        Number of the unit of each row: of its group, or of the row that it is a copy of. None: each row by itself.
+        Number of the unit of each row: its group, or the row of which it is a copy. By default each row is a unit.
     rows : int
         Number of rows N.
     fraction, generator, strata
-        As in :func:`~fathomless.data.frames.split`; of the classes in a unit that of its first row counts.
+        As in :func:`~fathomless.data.frames.split`; the class of a unit is that of its first row.
 
     Returns
     -------
     train, held : Tensor of int64
-        Row numbers, ascending, disjoint, together all rows.
+        Ascending, disjoint row numbers, whose union is all rows.
     """
     if unit is None:
         return split(rows, fraction, generator, strata=strata)
     _, first, number = np.unique(unit, return_index=True, return_inverse=True)
-    own = None if strata is None else strata.cpu()[torch.from_numpy(first)]
-    _, units = split(len(first), fraction, generator, strata=own)
+    of_units = None if strata is None else strata.cpu()[torch.from_numpy(first)]
+    _, units = split(len(first), fraction, generator, strata=of_units)
     held = torch.from_numpy(np.isin(number.ravel(), units.numpy()))
     return torch.nonzero(~held).flatten(), torch.nonzero(held).flatten()
 
 
-def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
-    """Return folds that a user has drawn up, of the rows that are kept, numbered from 0: shape (R, N).
+def read_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
+    """Read user-defined folds; return those of the selected rows, numbered from 0, shape (R, N).
 
     Parameters
     ----------
     folds : array of int, shape (M,) or (R, M)
-        The fold of each row of the table, in one partition or in R.
+        Fold of each row of the table, in one partition or in R.
     rows : int
-        Rows M of the table.
+        Number M of rows of the table.
     kept : ndarray of int, shape (N,), optional
-        Numbers of the rows that are kept; all by default.
+        Numbers of the selected rows; all by default.
 
     Raises
     ------
     DataError
-        If there is not one whole number for each row, for fewer than two folds, and for partitions with different
-        numbers of folds.
+        If there is not one integer per row, if there are fewer than two folds, or if partitions have different numbers
+        of folds.
     """
     try:
         given = np.asarray(unmask(folds))
-    except ValueError as error:  # of lists of several lengths
+    except ValueError as error:  # lists of different lengths
         raise DataError(f"cv={folds!r:.80} was given; {_ALLOWED}") from error
     if given.ndim not in (1, 2) or given.shape[-1] != rows or not len(given) or given.dtype.kind not in "iu":
         raise DataError(
-            f"cv of shape {given.shape} and type {given.dtype} was given; of an array, one whole number for each of "
-            f"the {rows} rows is allowed"
+            f"cv is an array of shape {given.shape} and dtype {given.dtype}; it must hold one integer for each of the "
+            f"{rows} rows"
         )
     partitions = []
     for line in np.atleast_2d(given):
         names, number = np.unique(line if kept is None else line[kept], return_inverse=True)
         if len(names) < 2:
-            raise DataError("all rows are in one fold of cv; at least two folds are needed, or cv=1")
+            raise DataError("all rows are in one fold of cv; give at least two folds, or set cv=1")
         partitions.append(number.astype(np.int64))
-    return _alike(partitions, "cv")
+    return _stack_partitions(partitions, "cv")
 
 
 def is_splits(cv: Any) -> bool:
-    """Return True for a list of (rows to train on, rows to test on), as scikit-learn's splitters yield them.
+    """Return True for a list of pairs (training rows, test rows), as scikit-learn's splitters yield them.
 
     Parameters
     ----------
     cv : object
-        The option.
+        Value of the option `cv`.
     """
     if not isinstance(cv, list | tuple) or not cv:
         return False
@@ -213,22 +212,22 @@ def is_splits(cv: Any) -> bool:
 
 
 def split_folds(splitter: Any, x: Array, y: Array, groups: Array | None = None) -> Tensor:
-    """Return the folds of a splitter of scikit-learn: shape (R, N).
+    """Compute the folds of a scikit-learn splitter, shape (R, N).
 
     Parameters
     ----------
     splitter : object
-        Its method ``split(x, y, groups)`` yields (rows to train on, rows to test on); or a list of these.
+        Object whose method ``split(x, y, groups)`` yields pairs (training rows, test rows), or a list of such pairs.
     x, y : arrays, shape (N, D), (N,) or (N, T)
-        Encoded rows; whole numbers in y are classes.
+        Encoded rows; integers in y are classes.
     groups : array, shape (N,), optional
         Groups of the rows.
 
     Raises
     ------
     DataError
-        If the splitter does not test every row once in each repetition, does not train on all other rows, cannot split
-        these rows, or is a class.
+        If a row is not in exactly one test set per repetition, a training set is not the complement of its test set,
+        the splitter cannot split these rows, or it is a class.
 
     Examples
     --------
@@ -239,61 +238,63 @@ def split_folds(splitter: Any, x: Array, y: Array, groups: Array | None = None) 
     """
     if isinstance(splitter, type):
         raise DataError(f"cv={splitter.__name__} was given, which is a class; use cv={splitter.__name__}()")
-    name, rows = "a list of splits as cv" if is_splits(splitter) else f"cv={splitter!r}", len(x)
+    name = "a list of splits as cv" if is_splits(splitter) else f"cv={splitter!r}"
+    rows = len(x)
     try:
-        with warnings.catch_warnings():  # whether groups stay together is checked by keep_groups
+        with warnings.catch_warnings():  # check_groups checks the groups
             warnings.filterwarnings("ignore", "The groups parameter is ignored", UserWarning)
             given = splitter if is_splits(splitter) else splitter.split(x, y, groups)
-            splits = [(_marked(train, rows), _marked(test, rows)) for train, test in given]
+            splits = [(_to_mask(train, rows), _to_mask(test, rows)) for train, test in given]
     except (IndexError, TypeError, ValueError) as error:
         reason = str(error).rstrip(".")
-        raise DataError(
-            f"{name} was given, which cannot split these {rows} rows ({reason}); use another splitter"
-        ) from error
-    partitions, fold, count = [], np.full(rows, -1, dtype=np.int64), 0
+        raise DataError(f"{name} cannot split these {rows} rows ({reason}); use another splitter") from error
+    partitions = []
+    fold = np.full(rows, -1, dtype=np.int64)
+    count = 0
     for train, test in splits:
         if (train == test).any():
             raise DataError(
-                f"{name} was given, which trains on {int(train.sum())} and tests on {int(test.sum())} of {rows} rows; "
-                f"each network is fitted to all rows but those of its fold: {_ALLOWED}"
+                f"{name} has a split with {int(train.sum())} training rows and {int(test.sum())} test rows of {rows} "
+                f"rows; each training set must be all rows outside the test set: {_ALLOWED}"
             )
         if (fold[test] >= 0).any() or not test.any():
-            raise DataError(f"{name} was given, which tests some rows more than once, or none; {_ALLOWED}")
+            raise DataError(f"{name} tests a row more than once, or has an empty test set; {_ALLOWED}")
         fold[test] = count
         count += 1
         if (fold >= 0).all():
             partitions.append(fold)
-            fold, count = np.full(rows, -1, dtype=np.int64), 0
+            fold = np.full(rows, -1, dtype=np.int64)
+            count = 0
     if count or not partitions:
-        raise DataError(f"{name} was given, which does not test every row; {_ALLOWED}")
+        raise DataError(f"{name} does not test every row; {_ALLOWED}")
     if any(part.max() < 1 for part in partitions):
-        raise DataError(f"{name} was given, which has one fold; at least two folds are needed, or cv=1")
-    return _alike(partitions, name)
+        raise DataError(f"{name} has one fold; give at least two folds, or set cv=1")
+    return _stack_partitions(partitions, name)
 
 
-#: Splits that can be cross-fitted, as messages say it.
+#: Description of the splits that are allowed, for messages.
 _ALLOWED = (
     "every row must be in one test fold of each repetition, as with KFold, StratifiedKFold, GroupKFold and "
-    "RepeatedKFold; for rows in the order of time, use cv=Folds(order='blocks')"
+    "RepeatedKFold; for rows in temporal order, use cv=Folds(order='blocks')"
 )
 
 
-def _marked(index: Any, rows: int) -> Array:
+def _to_mask(index: Any, rows: int) -> Array:
     marks = np.zeros(rows, dtype=bool)
     marks[index] = True
     return marks
 
 
-def _alike(partitions: Sequence[Array], name: str) -> Tensor:
-    """Put partitions together, which must have equally many folds."""
+def _stack_partitions(partitions: Sequence[Array], name: str) -> Tensor:
+    """Stack partitions, which must have equal numbers of folds."""
     sizes = {int(part.max()) + 1 for part in partitions}
     if len(sizes) > 1:
-        raise DataError(f"{name} was given, with {min(sizes)} to {max(sizes)} folds; all partitions need as many")
+        raise DataError(f"{name} has {min(sizes)} to {max(sizes)} folds; all partitions must have the same number")
     return torch.from_numpy(np.stack(partitions))
 
 
-def keep_groups(folds: Tensor, groups: Array | None) -> Tensor:
-    """Return folds in which the rows of each group are together.
+def check_groups(folds: Tensor, groups: Array | None) -> Tensor:
+    """Check that each group is in one fold of every partition, and return the folds.
 
     Parameters
     ----------
@@ -312,25 +313,26 @@ def keep_groups(folds: Tensor, groups: Array | None) -> Tensor:
         for line in folds.numpy():
             if len(np.unique(np.stack([number, line]), axis=1).T) > number.max() + 1:
                 raise DataError(
-                    "groups were given, and cv puts rows of one group into several folds; leave groups out, or take "
-                    "cv=GroupKFold(...) or a number"
+                    "cv puts rows of one group into several folds; omit groups, or set cv=GroupKFold(...) or a number"
                 )
     return folds
 
 
 def without(folds: Array, lost: Sequence[int]) -> Array:
-    """Return the folds of rows, shape (R, N), when some networks are left out.
+    """Return the folds, shape (R, N), without those of some networks.
 
     Parameters
     ----------
     folds : ndarray of int, shape (R, N)
-        The fold of each row in every partition; −1 for rows that all networks are fitted to.
+        Fold of each row in every partition; −1 for rows in every training set.
     lost : sequence of int
-        Numbers of networks, those of the first partition first. Their rows get −1, later folds one less.
+        Numbers of the networks to remove, counted through the partitions. Their rows get −1, and later folds of the
+        partition move down by one.
     """
-    members, left = int(folds.max()) + 1, folds.copy()
+    members = int(folds.max()) + 1
+    remaining = folds.copy()
     for i in sorted(lost, reverse=True):
-        own = left[i // members]
-        own[folds[i // members] == i % members] = -1
-        own[folds[i // members] > i % members] -= 1
-    return left
+        partition = remaining[i // members]
+        partition[folds[i // members] == i % members] = -1
+        partition[folds[i // members] > i % members] -= 1
+    return remaining

@@ -1,9 +1,9 @@
-"""Arrays and data frames to matrices: tables, targets, splits.
+"""Conversion of arrays and data frames to matrices; reading of targets, and splits.
 
-Tables of any origin are read here; the arithmetic of encoding is in :mod:`fathomless.data.schema`, that of labels
-and targets in :mod:`fathomless.data.targets`. Encoding never learns anything.
+All tables are read here. The computation of the encoding is in :mod:`fathomless.data.schema`, that of labels and
+targets in :mod:`fathomless.data.targets`. Encoding uses fitted values only.
 
-Weights mean repetition: a row of weight 2 counts as two equal rows, a row of weight 0 as no row.
+Sample weights are counts: a row of weight 2 is equivalent to two equal rows, a row of weight 0 to no row.
 """
 
 import importlib.util
@@ -21,13 +21,13 @@ from fathomless.data.cells import (
     WIDE,
     check_digits,
     check_missing,
-    eager,
-    is_gap,
-    number_cells,
-    numpy_of,
-    object_cells,
-    series_cells,
-    whole,
+    is_missing,
+    read_integers,
+    read_numbers,
+    read_objects,
+    read_series,
+    to_narwhals,
+    to_numpy,
 )
 from fathomless.data.schema import (
     MISSING,
@@ -38,7 +38,7 @@ from fathomless.data.schema import (
     Schema,
     check_encoded,
     check_option,
-    column_numbers,
+    encode_as_numbers,
     encode_column,
     family,
     fit_column,
@@ -52,19 +52,19 @@ from fathomless.system.masked import unmask
 
 __all__ = [
     "as_numbers",
-    "bundled",
     "check_weight",
     "encode",
     "fit_schema",
-    "frame",
-    "merged",
+    "load_bundled",
+    "make_frame",
+    "merge_duplicates",
     "read_columns",
     "read_labels",
     "read_target",
     "read_vector",
-    "readable",
     "split",
     "take",
+    "to_readable",
 ]
 
 
@@ -79,41 +79,41 @@ def fit_schema(
     max_levels: int = 100,
     limit: bool = True,
 ) -> Schema:
-    """Learn how to encode a table.
+    """Fit the encoding of a table.
 
     Parameters
     ----------
     X : ndarray of numbers, shape (N, C), or data frame
-        Any eager data frame that narwhals reads: pandas, polars, pyarrow.
+        Any eager data frame supported by narwhals: pandas, polars, pyarrow.
     names : sequence of str, optional
-        Column names of an array; x0, x1, ... if left out.
+        Column names of an array; x0, x1, ... by default.
     weight : ndarray, shape (N,), optional
-        How often each row counts. Rows of weight 0 teach nothing, not even their categories.
+        Sample weights. Rows of weight 0 are ignored, with their categories.
     missing : {"auto", "error", "impute"}
-        Missing values are allowed in data frames ("auto"), nowhere ("error"), or in arrays too, and at
-        prediction also in columns that were complete in training ("impute").
+        Missing values are allowed in data frames ("auto"), nowhere ("error"), or also in arrays, and at prediction in
+        columns without missing values in training ("impute").
     unseen : {"error", "ignore"}
-        A category that training did not see is an error, or encoded as all zeros.
+        A category that was not in the training data raises an error, or is encoded as zeros.
     standardize : bool
         Center and scale numbers and dates by their weighted mean and (population) standard deviation.
         Constant columns keep the scale 1, so that they are encoded as 0.
     max_levels : int
-        A column with more categories keeps the most frequent ``max_levels - 1``; the rest, and any category
-        that was not seen, share one level "(other)".
+        A column with more categories keeps the most frequent ``max_levels - 1``; all others, and unseen categories,
+        share one level "(other)".
     limit : bool
-        Where a few cells of a standardized column lie far from all others (see
-        :func:`~fathomless.data.outliers.outlying`), the others alone give its mean and deviation, and values beyond
-        their range, extended by its own length on both sides, are encoded as the nearer end of it.
+        True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are
+        excluded from mean and standard deviation. Values are clipped to the range of the other values, extended by its
+        length on both sides.
 
     Warns
     -----
     DataWarning
-        For such cells, and for whole numbers beyond 2^53 that double precision does not tell apart.
+        For outliers, and for distinct integers beyond 2^53 that are equal in double precision.
 
     Raises
     ------
     DataError
-        For infinite or forbidden missing values, a column that is all missing, mixed or nested types,
+        For infinite values, missing values that are not allowed, columns without values, mixed or nested types,
         repeated names, and tables without rows or columns.
 
     Examples
@@ -128,43 +128,43 @@ def fit_schema(
     table = _read_table(X, names)
     weight, keep = check_weight(weight, table.rows)
     allowed = missing == "impute" or (missing == "auto" and table.framed)
-    learned = []
+    columns = []
     for name, cells in zip(table.names, table.cells(), strict=True):
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
-            raise DataError(f"column {name!r} has no value at all in training; drop the column")
-        learned.append(fit_column(name, cells, weight, standardize=standardize, max_levels=max_levels, limit=limit))
-    return Schema(tuple(learned), table.framed or names is not None, missing, unseen)
+            raise DataError(f"column {name!r} has no values in the training data; drop the column")
+        columns.append(fit_column(name, cells, weight, standardize=standardize, max_levels=max_levels, limit=limit))
+    return Schema(tuple(columns), table.framed or names is not None, missing, unseen)
 
 
 def encode(schema: Schema, X: Any) -> Floats:
-    """Encode a table as a matrix, shape (N, D); nothing is learned.
+    """Encode a table as a matrix, shape (N, D), with a fitted schema.
 
-    Numbers are centered and scaled. Booleans become -1 and +1. Categories become one 0/1 feature for each
-    level. Dates become the scaled number of days since 1970-01-01 (in UTC where a time zone is known) and the
-    sine and cosine of the day of the year and of the day of the week. A missing value becomes the training
-    mean (numbers, dates) or 0 (all else); if training had gaps in that column, "NAME is missing" is 1.
+    Numbers are centered and scaled. Booleans become -1 and +1. Categories become one 0/1 feature per level. Dates
+    become the scaled number of days since 1970-01-01 (in UTC if they have a time zone) and the sine and cosine of the
+    day of the year and of the day of the week. A missing number or date becomes the training mean, other missing values
+    become 0. If the column had missing values in training, the feature "NAME is missing" is 1.
 
     Parameters
     ----------
     schema : Schema
-        From :func:`fit_schema`.
+        Result of :func:`fit_schema`.
     X : ndarray or data frame
-        With the columns of the training table: matched by name (in any order) in data frames, by position
-        in arrays.
+        Table with the columns of the training table. Columns of data frames are matched by name, in any order; columns
+        of arrays by position.
 
     Raises
     ------
     DataError
-        For missing, additional or retyped columns, for infinite values and values whose encoding overflows,
-        and for missing values or categories that training has not seen, unless the schema allows them.
+        For absent or additional columns, columns of another type, infinite values, values whose encoding overflows,
+        and missing values or categories that the training data did not have, unless the schema allows them.
     """
     table = _match(schema, _read_table(X, None))
     memory.require(
-        3.0 * 8.0 * table.rows * schema.width,  # the matrix, a copy, and a split of it
+        3.0 * 8.0 * table.rows * schema.width,  # the matrix, a copy of it, and its split
         f"a table of {table.rows:,} rows, encoded as {schema.width:,} features,",
-        lambda share: f"about {int(share * table.rows):,} rows fit; or lower max_levels, or drop text columns",
+        lambda share: f"use about {int(share * table.rows):,} rows, reduce max_levels, or drop text columns",
     )
     plain = all(column.kind == "numeric" and not column.gaps for column in schema.columns)
     if plain and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
@@ -189,15 +189,15 @@ def encode(schema: Schema, X: Any) -> Floats:
 
 
 def as_numbers(schema: Schema, X: Any) -> Floats:
-    """Write a table as plain numbers, shape (N, C), which is what an exported module reads; NaN where missing.
+    """Convert a table to plain numbers, shape (N, C), the input of exported modules; NaN for missing values.
 
-    Numbers stay what they are, booleans become 0 and 1, dates the days since 1970-01-01, and categories their place
-    among the levels of the column, -1 for those that training did not see.
+    Numbers are unchanged. Booleans become 0 and 1, dates the days since 1970-01-01, and categories their index in the
+    levels of the column, -1 for unseen ones.
 
     Raises
     ------
     DataError
-        For missing, additional or retyped columns, and for infinite values.
+        For absent or additional columns, columns of another type, and infinite values.
 
     Examples
     --------
@@ -205,22 +205,22 @@ def as_numbers(schema: Schema, X: Any) -> Floats:
     array([[2., 5.]])
     """
     table = _match(schema, _read_table(X, None))
-    found = [column_numbers(column, cells) for column, cells in zip(schema.columns, table.cells(), strict=True)]
-    return np.column_stack(found)
+    numbers = [encode_as_numbers(column, cells) for column, cells in zip(schema.columns, table.cells(), strict=True)]
+    return np.column_stack(numbers)
 
 
 # --------------------------------------------------------------------------------------- reading a table
 
 
 def read_columns(X: Any) -> tuple[bool, dict[str, Cells]]:
-    """Read a table column by column: whether it is a data frame, and name -> cells; errors as :func:`fit_schema`."""
+    """Read the cells of all columns by name, and True for a data frame. Raise errors as :func:`fit_schema` does."""
     table = _read_table(X, None)
     return table.framed, dict(zip(table.names, table.cells(), strict=True))
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table that was looked at: names, and either a float matrix or a series for each column."""
+    """Table with column names, and either a float matrix or one series per column."""
 
     names: tuple[str, ...]
     columns: "Floats | tuple[nw.Series[Any], ...]"
@@ -229,37 +229,41 @@ class _Table:
 
     def cells(self) -> "map[Cells]":
         if isinstance(self.columns, np.ndarray):
-            # columns are read many times: each is laid out in one piece first
-            return map(number_cells, self.names, np.ascontiguousarray(self.columns.T))
-        return map(series_cells, self.names, self.columns)
+            # columns are read many times, so each is made contiguous first
+            return map(read_numbers, self.names, np.ascontiguousarray(self.columns.T))
+        return map(read_series, self.names, self.columns)
 
 
 def _read_table(X: Any, names: Sequence[str] | None) -> _Table:
     X = unmask(X)
     if isinstance(X, np.ndarray):
         if X.ndim != 2:
-            raise DataError(f"X has shape {X.shape}; a table has two dimensions: use X.reshape(-1, 1) or (1, -1)")
+            raise DataError(
+                f"X has shape {X.shape}; it must have two dimensions: use X.reshape(-1, 1) or X.reshape(1, -1)"
+            )
         if X.dtype.kind not in "biuf":
-            raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: use a data frame for other types")
-        found = tuple(f"x{i}" for i in range(X.shape[1])) if names is None else tuple(map(str, names))
+            raise DataError(
+                f"X is an array of dtype {X.dtype}; arrays must hold numbers: use a data frame for other types"
+            )
+        labels = tuple(f"x{i}" for i in range(X.shape[1])) if names is None else tuple(map(str, names))
         if X.dtype.kind in "iu":
-            for name, column in zip(found, X.T, strict=False):
+            for name, column in zip(labels, X.T, strict=False):
                 check_digits(name, column)
-        table = _Table(found, X.astype(np.float64, copy=False), len(X), framed=False)
+        table = _Table(labels, X.astype(np.float64, copy=False), len(X), framed=False)
     else:
-        found_frame = eager(X, "X")
-        if not isinstance(found_frame, nw.DataFrame):
+        native = to_narwhals(X, "X")
+        if not isinstance(native, nw.DataFrame):
             raise DataError(
                 f"X is a {type(X).__module__}.{type(X).__name__}; allowed are 2-d NumPy arrays and eager "
-                "data frames (pandas, polars, pyarrow): convert it, or collect() a lazy one"
+                "data frames (pandas, polars, pyarrow): convert it, or call collect() on a lazy frame"
             )
         if names is not None:
-            raise DataError("names were given for a data frame, which has its own; rename its columns instead")
-        columns = tuple(found_frame.iter_columns())
-        table = _Table(tuple(str(s.name) for s in columns), columns, len(found_frame), framed=True)
+            raise DataError("names were given for a data frame, which has column names; rename its columns instead")
+        columns = tuple(native.iter_columns())
+        table = _Table(tuple(str(s.name) for s in columns), columns, len(native), framed=True)
     width = X.shape[1] if isinstance(X, np.ndarray) else len(table.columns)
     if len(table.names) != width:
-        raise DataError(f"{len(table.names)} names were given for {width} columns; give one for each")
+        raise DataError(f"{len(table.names)} names were given for {width} columns; give one name per column")
     if len(set(table.names)) < width:
         twice = sorted({name for name in table.names if table.names.count(name) > 1})
         raise DataError(f"X has the column names {twice} more than once; rename them")
@@ -269,76 +273,76 @@ def _read_table(X: Any, names: Sequence[str] | None) -> _Table:
 
 
 def _match(schema: Schema, table: _Table) -> _Table:
-    """Bring the columns of a table into the order of the schema."""
+    """Reorder the columns of a table to match the schema."""
     expected = tuple(column.name for column in schema.columns)
     if not (table.framed and schema.named):
         if len(table.names) != len(expected):
-            raise DataError(f"X has {len(table.names)} columns (features); training had {len(expected)}")
+            raise DataError(f"X has {len(table.names)} columns (features); the training data had {len(expected)}")
         return _Table(expected, table.columns, table.rows, table.framed)
     absent = [name for name in expected if name not in table.names]
     extra = [name for name in table.names if name not in expected]
     if absent or extra:
         parts = [f"lacks the columns {some(absent)}"] if absent else []
-        parts += [f"has the columns {some(extra)} that training did not see"] if extra else []
-        raise DataError(f"X {' and '.join(parts)}; give the {len(expected)} columns of training: {some(expected)}")
+        parts += [f"has the columns {some(extra)}, which the training data did not have"] if extra else []
+        raise DataError(f"X {' and '.join(parts)}; give the {len(expected)} training columns: {some(expected)}")
     series = cast("tuple[nw.Series[Any], ...]", table.columns)
     by_name = dict(zip(table.names, series, strict=True))
     return _Table(expected, tuple(by_name[name] for name in expected), table.rows, framed=True)
 
 
 def check_weight(weight: npt.NDArray[Any] | None, rows: int) -> tuple[Floats | None, Bools | None]:
-    """Return the positive weights, the largest scaled to [1/2, 1), and which rows have them (None: all rows)."""
+    """Return the positive weights, the largest scaled to [1/2, 1), and the mask of their rows (None for all rows)."""
     if weight is None:
         return None, None
-    found = np.asarray(unmask(weight), dtype=np.float64)
-    if found.shape != (rows,):
-        raise DataError(f"weight has shape {found.shape}; one number for each of the {rows} rows is needed")
-    bad = ~(np.isfinite(found) & (found >= 0))
-    if bad.any() or not found.any():
-        which = rows_of(bad) if bad.any() else "all rows being zero"
-        raise DataError(f"weight is negative, not finite or zero throughout ({which}); give counts, some positive")
-    # only ratios matter: sums cannot overflow, and a power of two leaves every digit as it is
-    found = np.ldexp(found, -int(np.frexp(found.max())[1]))
-    keep = found > 0
-    return (found, None) if keep.all() else (found[keep], keep)
+    weights = np.asarray(unmask(weight), dtype=np.float64)
+    if weights.shape != (rows,):
+        raise DataError(f"weight has shape {weights.shape}; give one number for each of the {rows} rows")
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        raise DataError(f"weight is negative or not finite in {rows_of(bad)}; give counts, at least one positive")
+    if not weights.any():
+        raise DataError("weight is zero in all rows; give counts, at least one positive")
+    # only ratios matter: a power of two changes no digit and keeps sums from overflowing
+    weights = np.ldexp(weights, -int(np.frexp(weights.max())[1]))
+    keep = weights > 0
+    return (weights, None) if keep.all() else (weights[keep], keep)
 
 
 # --------------------------------------------------------------------------------------- reading a target
 
 
 def read_labels(y: Any) -> npt.NDArray[Any]:
-    """Read class labels for training: text, booleans or whole numbers, none missing, all alike.
+    """Read class labels for training: text, booleans or integers, all of one type, none missing.
 
     Raises
     ------
     DataError
-        For missing, continuous or mixed labels, and labels of other types.
+        For missing or continuous labels, labels of mixed types, and labels of other types.
     """
     values = read_vector(y)
     if values.dtype.kind not in "biufUO":
-        raise DataError(f"y has dtype {values.dtype}; class labels are text, booleans or integers: convert them")
+        raise DataError(f"y has dtype {values.dtype}; class labels must be text, booleans or integers: convert them")
     try:
         distinct = set(values.tolist()) if values.dtype.kind == "O" else set(np.unique(values).tolist())
     except TypeError as error:
-        raise DataError("Unknown label type: y holds nested values; give one label for each row") from error
-    if any(map(is_gap, distinct)):
-        missing = np.array(list(map(is_gap, values.tolist())), dtype=np.bool_)
+        raise DataError("Unknown label type: y holds nested values; give one label per row") from error
+    if any(map(is_missing, distinct)):
+        missing = np.array(list(map(is_missing, values.tolist())), dtype=np.bool_)
         raise DataError(
-            f"Input y contains NaN. Labels are missing in {rows_of(missing)}; drop these rows, or write a word such as "
-            "'none' in them if it is a class that nothing is there"
+            f"Input y contains NaN. Labels are missing in {rows_of(missing)}; drop these rows, or use a label such as "
+            "'none' if missing is a class"
         )
     families = {family(label) for label in distinct}
     if len(families) > 1 or "unknown" in families:
         kinds = ", ".join(sorted({type(label).__name__ for label in distinct}))
         raise DataError(
-            f"Unknown label type: y holds class labels of type {kinds}; give text, booleans or whole "
-            "numbers, all of one type"
+            f"Unknown label type: y holds class labels of type {kinds}; give text, booleans or integers of one type"
         )
     if any(isinstance(label, float) for label in distinct):
-        from sklearn.utils.multiclass import check_classification_targets  # predictions do without
+        from sklearn.utils.multiclass import check_classification_targets  # predictions do not need it
 
         try:
-            with np.errstate(invalid="ignore"):  # scikit-learn casts to int64, whatever the size
+            with np.errstate(invalid="ignore"):  # scikit-learn casts numbers of any size to int64
                 check_classification_targets(values.astype(np.float64))
         except ValueError as error:
             raise DataError(f"{error} Give class labels, or use a regressor") from error
@@ -346,28 +350,28 @@ def read_labels(y: Any) -> npt.NDArray[Any]:
 
 
 def read_vector(y: Any) -> npt.NDArray[Any]:
-    """Read class labels as a one-dimensional array; None stands for a missing object."""
+    """Convert class labels to a one-dimensional array; missing objects are None."""
     y = unmask(y)
     if isinstance(y, np.ndarray):
-        values = _tight(y.tolist(), "object") if y.dtype.kind == "T" else y
+        values = _pack(y.tolist(), "object") if y.dtype.kind == "T" else y
     elif isinstance(y, list | tuple):
-        values = _tight(list(y), "str")
+        values = _pack(list(y), "str")
     else:
-        series = eager(y, "y")
+        series = to_narwhals(y, "y")
         if not isinstance(series, nw.Series):
             raise DataError(f"y is a {type(y).__name__}; allowed are NumPy arrays, lists and series")
         if series.dtype.is_numeric() and series.dtype not in WIDE:
             values = series.to_numpy()
         else:
             gaps = series.is_null().to_list()
-            values = _tight([None if gap else v for v, gap in zip(series.to_list(), gaps, strict=True)], "object")
+            values = _pack([None if gap else v for v, gap in zip(series.to_list(), gaps, strict=True)], "object")
     if values.ndim != 1 or len(values) == 0:
-        raise DataError(f"y has shape {values.shape}; one value for each row is needed: use y.ravel()")
+        raise DataError(f"y has shape {values.shape}; give one value per row: use y.ravel()")
     return values
 
 
-def _tight(values: list[Any], text: str) -> npt.NDArray[Any]:
-    """Pack labels that are alike as NumPy would, but text in the data type ``text``; others as objects."""
+def _pack(values: list[Any], text: str) -> npt.NDArray[Any]:
+    """Convert labels to an array: text to the data type ``text``, mixed labels to objects, others as NumPy does."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     families = {family(value) for value in plain}
     if families in ({"boolean"}, {"number"}):
@@ -375,7 +379,7 @@ def _tight(values: list[Any], text: str) -> npt.NDArray[Any]:
         if packed.dtype.kind in "Of" and all(type(value) is int for value in plain):
             largest = max(plain, key=abs)
             raise DataError(
-                f"y holds the class {largest}, and no integer type of NumPy holds all classes; write them as text"
+                f"y holds the class {largest}, and no NumPy integer type holds all classes; convert the labels to text"
             )
         return packed
     packed = np.empty(len(plain), dtype=object)
@@ -389,27 +393,31 @@ def read_target(y: Any) -> Floats:
     Raises
     ------
     DataError
-        For text, missing and infinite values, and targets without rows.
+        For text, missing or infinite values, and targets without rows.
     """
     y = unmask(y)
     if isinstance(y, np.ndarray | list | tuple):
         try:
-            given = np.asarray(y)
+            array = np.asarray(y)
         except ValueError as error:
             raise DataError(f"y cannot be read as an array of numbers: {error}") from error
-        check_digits("y", given if given.dtype.kind in "iu" else np.zeros(0))
-        values = given.astype(np.float64) if given.dtype.kind in "biuf" else _numbers(given.ravel().tolist())
-        values = values.reshape(given.shape)
+        check_digits("y", array if array.dtype.kind in "iu" else np.zeros(0))
+        values = array.astype(np.float64) if array.dtype.kind in "biuf" else _read_number_list(array.ravel().tolist())
+        values = values.reshape(array.shape)
     else:
-        found = eager(y, "y")
-        if isinstance(found, nw.Series):
-            values = _numbers_of(found, "y")
-        elif isinstance(found, nw.DataFrame):
-            values = np.column_stack([_numbers_of(series, str(series.name)) for series in found.iter_columns()])
+        native = to_narwhals(y, "y")
+        if isinstance(native, nw.Series):
+            values = _read_number_series(native, "y")
+        elif isinstance(native, nw.DataFrame):
+            values = np.column_stack(
+                [_read_number_series(series, str(series.name)) for series in native.iter_columns()]
+            )
         else:
-            raise DataError(f"y is a {type(y).__name__}; give an array, a list, a series or a frame")
+            raise DataError(f"y is a {type(y).__name__}; give an array, a list, a series or a data frame")
     if values.ndim not in (1, 2) or values.size == 0:
-        raise DataError(f"y has shape {values.shape}; (rows,) or (rows, outputs) with at least one of each is needed")
+        raise DataError(
+            f"y has shape {values.shape}; allowed are (rows,) and (rows, outputs) with at least one of each"
+        )
     by_row = values.reshape(len(values), -1)
     nan, infinite = (cast(Bools, test(by_row).any(axis=1)) for test in (np.isnan, np.isinf))
     if nan.any():
@@ -422,20 +430,20 @@ def read_target(y: Any) -> Floats:
     return values
 
 
-def _numbers_of(series: "nw.Series[Any]", name: str) -> Floats:
+def _read_number_series(series: "nw.Series[Any]", name: str) -> Floats:
     if series.dtype.is_integer():
-        return whole(series, name)
+        return read_integers(series, name)
     if series.dtype.is_numeric():
-        return numpy_of(series.cast(nw.Float64())).astype(np.float64)
-    return _numbers([None if gap else v for v, gap in zip(series.to_list(), series.is_null(), strict=True)])
+        return to_numpy(series.cast(nw.Float64())).astype(np.float64)
+    return _read_number_list([None if gap else v for v, gap in zip(series.to_list(), series.is_null(), strict=True)])
 
 
-def _numbers(values: list[Any]) -> Floats:
-    values = [None if is_gap(value) else value for value in values]
-    cells = object_cells("y", values, np.array([value is None for value in values], dtype=np.bool_))
+def _read_number_list(values: list[Any]) -> Floats:
+    values = [None if is_missing(value) else value for value in values]
+    cells = read_objects("y", values, np.array([value is None for value in values], dtype=np.bool_))
     if cells.kind not in ("numeric", "empty"):
         first = next(value for value in values if value is not None)
-        raise DataError(f"y holds {cells.kind} values such as {first!r}; a numeric target is needed")
+        raise DataError(f"y holds {cells.kind} values such as {first!r}; give a numeric target")
     return cast(Floats, cells.values)
 
 
@@ -445,24 +453,24 @@ def _numbers(values: list[Any]) -> Floats:
 def split(
     n: int, fraction: float, generator: torch.Generator, *, strata: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Split rows at random into a part to train on and a part to hold out.
+    """Split rows at random into training rows and held-out rows.
 
     Parameters
     ----------
     n : int
         Number of rows.
     fraction : float
-        Share of rows to hold out, 0 <= fraction < 1; ``round(n * fraction)`` rows, but never all.
+        Share of held-out rows, 0 <= fraction < 1; ``round(n * fraction)`` rows, but not all.
     generator : torch.Generator
-        Source of randomness; equal states give equal splits.
+        Generator of the random order; equal states give equal splits.
     strata : Tensor of int64, shape (n,), optional
-        Classes. Each is held out in proportion, to within one row, and keeps at least one row to train on,
-        even if fewer rows than asked for can then be held out.
+        Classes. The split is stratified to within one row, and each class keeps at least one training row, even if
+        fewer rows can then be held out.
 
     Returns
     -------
     train, held : Tensor of int64
-        Row numbers, ascending, disjoint, together all rows.
+        Ascending, disjoint row numbers, whose union is all rows.
 
     Raises
     ------
@@ -470,35 +478,35 @@ def split(
         For a fraction outside [0, 1), no rows, or strata of another length.
     """
     if n < 1 or not 0.0 <= fraction < 1.0:
-        raise DataError(f"a split of {n} rows with fraction {fraction} was asked; need n >= 1 and 0 <= fraction < 1")
+        raise DataError(f"cannot split {n} rows with fraction {fraction}; n must be at least 1, and 0 <= fraction < 1")
     if strata is not None and strata.shape != (n,):
-        raise DataError(f"strata have shape {tuple(strata.shape)}; one class for each of the {n} rows is needed")
+        raise DataError(f"strata has shape {tuple(strata.shape)}; give one class for each of the {n} rows")
     order = permutation(n, generator, torch.device("cpu"))
     classes = torch.zeros(n, dtype=torch.int64) if strata is None else strata.cpu().unique(return_inverse=True)[1]
     counts = classes.bincount()
-    quota = _quota(counts.tolist(), min(round(n * fraction), n - 1))
-    order = order[classes[order].argsort(stable=True)]  # by class, at random within
+    quota = _allocate(counts.tolist(), min(round(n * fraction), n - 1))
+    order = order[classes[order].argsort(stable=True)]  # sorted by class, in random order within a class
     place = torch.arange(n) - (counts.cumsum(0) - counts)[classes[order]]
     chosen = place < torch.tensor(quota)[classes[order]]
     return order[~chosen].sort().values, order[chosen].sort().values
 
 
-def _quota(counts: list[int], total: int) -> list[int]:
-    """Share out ``total`` in proportion to counts by largest remainders, leaving one of each class."""
+def _allocate(counts: list[int], total: int) -> list[int]:
+    """Distribute ``total`` in proportion to counts by largest remainders, but leave one row of each class."""
     shares = [total * count / sum(counts) for count in counts]
     quota = [min(int(share), count - 1) for share, count in zip(shares, counts, strict=True)]
     by_need = sorted(range(len(counts)), key=lambda k: quota[k] - shares[k])
-    while (left := total - sum(quota)) > 0:
-        room = [k for k in by_need if quota[k] < counts[k] - 1][:left]
-        if not room:
+    while (remaining := total - sum(quota)) > 0:
+        eligible = [k for k in by_need if quota[k] < counts[k] - 1][:remaining]
+        if not eligible:
             break
-        for k in room:
+        for k in eligible:
             quota[k] += 1
     return quota
 
 
-def frame(columns: Mapping[str, npt.NDArray[Any]]) -> Any:
-    """Make a data frame of named columns with the first of pandas, polars and pyarrow that is installed.
+def make_frame(columns: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """Build a data frame of named columns with the first installed library of pandas, polars and pyarrow.
 
     Raises
     ------
@@ -509,11 +517,11 @@ def frame(columns: Mapping[str, npt.NDArray[Any]]) -> Any:
         if importlib.util.find_spec(backend) is not None:
             plain = {name: v.tolist() if v.dtype.kind == "O" else v for name, v in columns.items()}
             return nw.from_dict(plain, backend=backend).to_native()
-    raise DataError("a data frame is needed and none of pandas, polars and pyarrow is installed; pip install pandas")
+    raise DataError("a data frame is needed, but none of pandas, polars and pyarrow is installed; pip install pandas")
 
 
-def bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], tuple[str, ...]]:
-    """Return a data set that scikit-learn ships: X, y, feature names, class names (none in regression)."""
+def load_bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], tuple[str, ...]]:
+    """Load a data set that scikit-learn ships: X, y, feature names, and class names (none in regression)."""
     from sklearn import datasets
 
     loaders = {
@@ -524,27 +532,28 @@ def bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], tuple
         "wine_recognition": datasets.load_wine,
     }
     check_option("name", name, tuple(loaders))
-    found = loaders[name](**({"scaled": False} if name == "diabetes" else {}))
-    classes = tuple(map(str, found.get("target_names", ())))
-    return found["data"].astype(np.float64), found["target"], tuple(map(str, found["feature_names"])), classes
+    loaded = loaders[name](**({"scaled": False} if name == "diabetes" else {}))
+    classes = tuple(map(str, loaded.get("target_names", ())))
+    return loaded["data"].astype(np.float64), loaded["target"], tuple(map(str, loaded["feature_names"])), classes
 
 
-def readable(y: Any) -> Any:
-    """Return arrays, lists, series and frames as they are, masked arrays as plain ones, anything else as an array."""
+def to_readable(y: Any) -> Any:
+    """Convert a masked array, or an object that is no array, list, series or data frame, to an array; keep others."""
     y = unmask(y)
-    native = eager(y, "y")
+    native = to_narwhals(y, "y")
     y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
     if isinstance(y, np.ndarray) and y.ndim == 0:
-        raise DataError(f"y is a single {type(y.item()).__name__}; one value for each row of X is needed")
+        raise DataError(f"y is a single {type(y.item()).__name__}; give one value for each row of X")
     return y
 
 
-def merged(
+def merge_duplicates(
     x: npt.NDArray[Any], z: npt.NDArray[Any], weight: npt.NDArray[Any] | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None, npt.NDArray[Any]]:
-    """Sort rows and merge equal ones, so that order and repetition do not matter to the last bit; say which is where.
+    """Merge duplicate rows (bit-exact invariance to order and repetition); return the inverse index.
 
-    Long trainings magnify rounding errors: without this, a row of weight two and two equal rows would part.
+    Long training amplifies rounding errors: without this, a row of weight 2 and two equal rows would give different
+    results.
     """
     columns = z.reshape(len(z), -1)
     rows, place = np.unique(np.column_stack([x, columns]), axis=0, return_inverse=True)
@@ -554,7 +563,7 @@ def merged(
 
 
 def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
-    """Return rows of an array, a list or a data frame, by position; of a masked array, as a plain one."""
+    """Select rows of an array, a list or a data frame by position; a masked array becomes a plain one."""
     if isinstance(rows, np.ma.MaskedArray):
         return unmask(rows[index])
     native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)

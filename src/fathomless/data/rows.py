@@ -1,4 +1,4 @@
-"""Data on the device: in memory, or read chunk by chunk."""
+"""Rows on the device, in memory or read chunk by chunk."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ __all__ = ["Rows", "Stream", "concatenate"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Data on the device.
+    """Rows in the memory of the device.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Rows:
     y : Tensor, shape (N, ...)
         Targets.
     weight : Tensor, shape (N,), optional
-        How often each row counts.
+        Sample weights; a row of weight w counts as w rows.
     """
 
     x: Tensor
@@ -35,36 +35,36 @@ class Rows:
 
     @functools.cached_property
     def count(self) -> float:
-        """Rows, each as often as it counts; reads the device once."""
+        """Sum of the sample weights, or the number of rows without weights; read from the device once."""
         return float(len(self.x)) if self.weight is None else float(self.weight.double().sum())
 
     @property
     def average(self) -> Tensor:
-        """Return the mean of the inputs, rows weighted, shape (...), float64."""
+        """Weighted mean of the inputs, shape (...), float64."""
         weight = self.x.new_ones(len(self.x)) if self.weight is None else self.weight
         summed: Tensor = torch.tensordot(weight.double(), self.x.double(), 1)
         return summed / self.count
 
     @property
     def first(self) -> "Rows":
-        """Return some rows to look at: here, all."""
+        """Sample of the rows: all of them."""
         return self
 
     def take(self, index: Tensor | slice) -> "Rows":
-        """Return the rows of an index."""
+        """Return the rows at the given positions."""
         return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
     def parts(self, size: int) -> Iterator["Rows"]:
-        """Yield the rows in their order, at most `size` at a time."""
+        """Yield the rows in order, at most `size` at a time."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 
     def steps(self, batch_size: int) -> int:
-        """Return how many batches an epoch has."""
+        """Return the number of batches per epoch."""
         return math.ceil(len(self) / batch_size)
 
     def batches(self, batch_size: int, order: torch.Generator) -> Iterator["Rows"]:
-        """Yield batches of nearly equal size, in random order; one batch keeps its order."""
+        """Yield minibatches of nearly equal size in random order; a single batch is not shuffled."""
         steps = self.steps(batch_size)
         if steps == 1:
             yield self
@@ -77,27 +77,27 @@ class Rows:
 
 @dataclass(frozen=True)
 class Stream:
-    """Data that are read chunk by chunk, time and again, because they are larger than the memory.
+    """Data larger than the memory, read chunk by chunk in every epoch.
 
-    An epoch takes the chunks in random order, puts as many together as make a pool, and cuts the pool, in random order,
-    into batches; what is left of it goes into the next one. Each row comes once per epoch. The order follows from the
-    generator alone.
+    An epoch reads the chunks in random order and collects them in a shuffle buffer, the pool. The pool is shuffled and
+    split into batches; the remaining rows go to the next pool. Each row occurs once per epoch. The order is determined
+    by the generator alone.
 
     Attributes
     ----------
     read : callable
-        Given i, returns the i-th chunk, on the device; the same one each time.
+        Function of i that returns the i-th chunk on the device, the same at each call.
     sizes : tuple of int
-        Rows of each chunk.
+        Number of rows of each chunk.
     pool : int
-        Rows that are shuffled together, at least; the last chunk of a pool may go beyond.
+        Minimum number of rows that are shuffled together; the last chunk of a pool may exceed it.
     digest : str
-        Names the data, so that a training of other data is not taken up; "" where nobody will ask.
+        Checksum of the data, so that training is not resumed with other data; "" if training is never resumed.
 
     Notes
     -----
-    Not guaranteed: that each order of the rows is equally probable, as it is for :class:`Rows`. Rows of one chunk stay
-    within a pool of each other. So chunks should be much smaller than the pool, or the rows in random order.
+    The orders of the rows are not equally probable, as they are for :class:`Rows`: rows of one chunk stay within a pool
+    of each other. Chunks should therefore be much smaller than the pool, or the rows be in random order.
     """
 
     read: Callable[[int], Rows]
@@ -110,46 +110,47 @@ class Stream:
 
     @property
     def count(self) -> float:
-        """Rows."""
+        """Number of rows."""
         return float(len(self))
 
     @functools.cached_property
     def first(self) -> Rows:
-        """Return some rows to look at: those of the first chunk that has any."""
+        """Sample of the rows: up to 256 rows of the first nonempty chunk."""
         return self.read(next((i for i, size in enumerate(self.sizes) if size), 0)).take(slice(0, 256))
 
     def parts(self, size: int) -> Iterator[Rows]:
-        """Yield the rows in their order, at most `size` at a time."""
+        """Yield the rows in order, at most `size` at a time."""
         for i in range(len(self.sizes)):
             yield from self.read(i).parts(size)
 
     def steps(self, batch_size: int) -> int:
-        """Return how many batches an epoch has."""
+        """Return the number of batches per epoch."""
         return math.ceil(len(self) / batch_size)
 
     def batches(self, batch_size: int, order: torch.Generator) -> Iterator[Rows]:
-        """Yield batches of nearly equal size, in random order."""
+        """Yield minibatches of nearly equal size in random order."""
         steps = self.steps(batch_size)
         sizes = [len(self) * (i + 1) // steps - len(self) * i // steps for i in range(steps)][::-1]
         chunks = torch.randperm(len(self.sizes), generator=order, device="cpu").tolist()
-        held: list[Rows] = []
+        pending: list[Rows] = []
         for place, i in enumerate(chunks):
-            held.append(self.read(i))
-            if sum(map(len, held)) < self.pool and place + 1 < len(chunks):
+            pending.append(self.read(i))
+            if sum(map(len, pending)) < self.pool and place + 1 < len(chunks):
                 continue
-            pool, start = concatenate(held), 0
-            held.clear()
+            pool = concatenate(pending)
+            start = 0
+            pending.clear()
             shuffled = torch.randperm(len(pool), generator=order).to(pool.x.device)
             while sizes and start + sizes[-1] <= len(pool):
                 stop = start + sizes.pop()
                 yield pool.take(shuffled[start:stop])
                 start = stop
-            held.append(pool.take(shuffled[start:]))
-            del pool  # before the next one is gathered
+            pending.append(pool.take(shuffled[start:]))
+            del pool  # free its memory before the next chunk is read
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
-    """Put rows after each other; all have weights, or none."""
+    """Concatenate rows; either all parts have weights, or none."""
     weights = [part.weight for part in parts if part.weight is not None]
     weight = torch.cat(weights) if weights else None
     return Rows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), weight)

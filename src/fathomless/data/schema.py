@@ -1,7 +1,6 @@
-"""What was learned about a table: columns, their encoding, and the way to JSON and back.
+"""Fitted encoding of a table: columns, their features, and conversion to and from JSON.
 
-This is the arithmetic of encoding, on columns whose type is already plain (:class:`Cells`). Reading tables is
-in :mod:`fathomless.data.frames`.
+This module encodes columns of plain types (:class:`Cells`). Tables are read in :mod:`fathomless.data.frames`.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.outliers import Outlying, Thinned, outlying
+from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
@@ -32,17 +31,17 @@ __all__ = [
     "check_encoded",
     "check_fields",
     "check_option",
-    "column_numbers",
+    "compute_moments",
+    "encode_as_numbers",
     "encode_column",
     "family",
     "fit_column",
-    "moments",
     "rows_of",
     "some",
-    "tell_outlying",
+    "warn_of_outliers",
 ]
 
-#: What a category may be: text, true or false, or a number.
+#: Type of a category: text, boolean or number.
 Level: TypeAlias = str | bool | int | float
 #: Arrays of float64.
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -51,36 +50,36 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 #: Policies for missing values.
 MISSING = ("auto", "error", "impute")
-#: Policies for categories that training did not see.
+#: Policies for categories that are not in the training data.
 UNSEEN = ("error", "ignore")
-_FEW = 4096
-_MOST = 100_000  # categories of a column that is read part by part
+_FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
+_MOST = 100_000  # maximum categories of a column that is read part by part
 _KINDS = ("numeric", "boolean", "category", "date")
 _CYCLES = ("day of year, sin", "day of year, cos", "weekday, sin", "weekday, cos")
 
 
 @dataclass(frozen=True)
 class Column:
-    """What training has taught about one column.
+    """Fitted encoding of one column.
 
     Attributes
     ----------
     name : str
         Name in the table.
     kind : {"numeric", "boolean", "category", "date"}
-        How it is encoded; see :func:`encode`.
+        Type of the encoding; see :func:`~fathomless.data.frames.encode`.
     center, scale : float
         A value v becomes (v - center) / scale (numbers; dates in days since 1970-01-01).
     fill : float
-        The training mean, which stands in for a missing number or date.
+        Training mean, which replaces missing numbers and dates.
     levels : tuple of str, bool, int or float
-        Categories that were seen, sorted.
+        Sorted categories of the training data.
     other : bool
-        True if the rare and the unseen categories share one more level.
+        True if rare and unseen categories share an additional level.
     gaps : bool
-        True if values were missing in training; a feature "NAME is missing" then tells so.
+        True if values were missing in training; the column then has an additional feature "NAME is missing".
     limits : (float, float), optional
-        Of numbers and dates, if a few cells lay far from all others: values beyond are encoded as the nearer limit.
+        Range to which numbers and dates are clipped, if the column had outliers in training.
     """
 
     name: str
@@ -93,35 +92,35 @@ class Column:
     gaps: bool = False
     limits: tuple[float, float] | None = None
 
-    def standardized(self, values: Floats) -> Floats:
-        """Return numbers or dates between the limits, centered and scaled."""
+    def standardize(self, values: Floats) -> Floats:
+        """Clip numbers or dates to the limits, then center and scale them."""
         inside = values if self.limits is None else np.clip(values, *self.limits)
         return (inside - self.center) / self.scale
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the encoded features, in order."""
-        found = [self.name]
+        names = [self.name]
         if self.kind == "category":
-            found = [f"{self.name}={level}" for level in self.levels]
-            found += [f"{self.name}=(other)"] if self.other else []
+            names = [f"{self.name}={level}" for level in self.levels]
+            names += [f"{self.name}=(other)"] if self.other else []
         elif self.kind == "date":
-            found += [f"{self.name} ({cycle})" for cycle in _CYCLES]
-        return (*found, f"{self.name} is missing") if self.gaps else tuple(found)
+            names += [f"{self.name} ({cycle})" for cycle in _CYCLES]
+        return (*names, f"{self.name} is missing") if self.gaps else tuple(names)
 
 
 @dataclass(frozen=True)
 class Schema:
-    """How a table becomes a matrix, as learned by :func:`fit_schema`.
+    """Fitted encoding of a table as a matrix, see :func:`~fathomless.data.frames.fit_schema`.
 
     Attributes
     ----------
     columns : tuple of Column
-        In the order of the training table.
+        Columns in the order of the training table.
     named : bool
-        True if the training table had column names: data frames are then matched by name, else by position.
+        True if the training table had column names. Data frames are then matched by name, otherwise by position.
     missing, unseen : str
-        The policies given to :func:`fit_schema`.
+        Policies of :func:`~fathomless.data.frames.fit_schema`.
     """
 
     columns: tuple[Column, ...]
@@ -136,20 +135,20 @@ class Schema:
 
     @property
     def width(self) -> int:
-        """The number D of encoded features."""
+        """Number D of encoded features."""
         return len(self.encoded_names)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal schema."""
         columns = [{**asdict(column), "levels": list(column.levels)} for column in self.columns]
-        for entry in columns:  # only a column that has limits tells of them
+        for entry in columns:  # columns without limits have no such key
             limits = entry.pop("limits")
             entry.update({} if limits is None else {"limits": list(limits)})
         return {"columns": columns, "named": self.named, "missing": self.missing, "unseen": self.unseen}
 
     @staticmethod
     def from_json(obj: Any) -> "Schema":
-        """Rebuild a schema; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        """Rebuild a schema; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
         check_fields(obj, {"columns": list, "named": bool, "missing": str, "unseen": str}, "a schema")
         columns = []
         for entry in obj["columns"]:
@@ -161,14 +160,14 @@ class Schema:
         for column in columns:
             _check_column(column)
         if len({column.name for column in columns}) != len(columns) or not columns:
-            raise DataError("a schema has no columns, or repeated ones; it was altered")
+            raise DataError("the saved schema was altered: it has no columns, or repeated ones; fit and save again")
         check_option("missing", obj["missing"], MISSING)
         check_option("unseen", obj["unseen"], UNSEEN)
         return Schema(tuple(columns), obj["named"], obj["missing"], obj["unseen"])
 
 
 def _check_column(column: Column) -> None:
-    """Refuse a column that no training could have given."""
+    """Raise an error for a column that :func:`fit_column` cannot produce."""
     numbers = (column.center, column.scale, column.fill)
     families = {family(level) for level in column.levels}
     limits = (0.0, 1.0) if column.limits is None else column.limits
@@ -183,7 +182,7 @@ def _check_column(column: Column) -> None:
         or len(families) != (column.kind == "category")
         or len(set(column.levels)) != len(column.levels)
     ):
-        raise DataError(f"a schema was altered: no training gives {column}")
+        raise DataError(f"the saved schema was altered: {column} is not valid; fit and save again")
 
 
 _JSON_TYPES: Mapping[str, type] = {
@@ -201,10 +200,10 @@ _JSON_TYPES: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Cells:
-    """One column with its type made plain.
+    """Cells of one column, converted to a plain type.
 
-    ``values`` is a float vector with NaN for missing (numeric; boolean as -1 and +1; dates as days since the
-    epoch), or a list with None for missing (category). Kind "empty" has no value to judge by.
+    ``values`` is a float vector with NaN for missing (numeric; boolean as -1 and +1; dates as days since 1970-01-01),
+    or a list with None for missing (category). The kind of a column without values is "empty".
     """
 
     kind: str
@@ -212,12 +211,12 @@ class Cells:
     missing: Bools
 
     def keep(self, rows: Bools) -> "Cells":
-        """Return the rows where the mask is true."""
+        """Return the cells of the rows with a true mask."""
         values = list(compress(self.values, rows)) if isinstance(self.values, list) else self.values[rows]
         return Cells(self.kind, values, self.missing[rows])
 
     def levels(self) -> list[Any]:
-        """Return the values as Python scalars, None where missing."""
+        """Return the values as Python scalars, None for missing."""
         if isinstance(self.values, list):
             return self.values
         values = (self.values > 0 if self.kind == "boolean" else self.values).tolist()
@@ -227,9 +226,9 @@ class Cells:
 def fit_column(
     name: str, cells: Cells, weight: Floats | None, *, standardize: bool, max_levels: int, limit: bool = True
 ) -> Column:
-    """Learn one column that has at least one value; if it gets limits, warn of the cells that lie beyond."""
+    """Fit the encoding of a column with at least one value; warn of outliers."""
     if max_levels < 2:
-        raise DataError(f"max_levels is {max_levels}; at least 2 are needed")
+        raise DataError(f"max_levels is {max_levels}; it must be at least 2")
     if cells.kind == "category":
         return _fit_category(name, cells, weight, max_levels)
     return _fit_number(name, cells, weight, standardize, limit)
@@ -243,36 +242,36 @@ def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: boo
     if gaps:
         weight = None if weight is None else weight[~cells.missing]
         values = values[~cells.missing]
-    far = outlying(values, weight) if standardize and limit else None
+    far = find_outliers(values, weight) if standardize and limit else None
     if far is not None:
-        tell_outlying(name, cells.kind, far, len(values))
+        warn_of_outliers(name, cells.kind, far, len(values))
         inside = far.inside(values)
         values, weight = values[inside], None if weight is None else weight[inside]
-    mean, scale = moments(values, weight)
+    mean, scale = compute_moments(values, weight)
     center, scale = (mean, scale) if standardize else (0.0, 1.0)
     return Column(name, cells.kind, center, scale, mean, gaps=gaps, limits=None if far is None else far.limits)
 
 
-def tell_outlying(name: str, kind: str, far: Outlying, rows: int) -> None:
-    """Warn of cells of a column that lie far from all others, so that the column gets limits."""
+def warn_of_outliers(name: str, kind: str, far: Outliers, rows: int) -> None:
+    """Warn of outliers of a column, which is clipped to limits because of them."""
     warnings.warn(
-        f"column {name!r} is {far.told(rows, kind)}: such cells do not count for the mean and the scale of the column, "
-        "and are encoded as if they were near the others. If they mean that a value is missing, leave them empty (NaN "
-        "or None); if they are mistakes, correct them",
+        f"column {name!r} is {far.describe(rows, kind)}: these outliers are excluded from the mean and scale of the "
+        "column, and are clipped. If they stand for missing values, replace them by NaN or None; if they are errors, "
+        "correct them",
         DataWarning,
         stacklevel=2,
     )
 
 
-def moments(values: Floats, weight: Floats | None) -> tuple[float, float]:
-    """Weighted mean and population standard deviation of finite values; the scale of a constant is 1."""
+def compute_moments(values: Floats, weight: Floats | None) -> tuple[float, float]:
+    """Compute the weighted mean and population standard deviation of finite values; the scale of a constant is 1."""
     low, high = float(values.min()), float(values.max())
-    if low == high:  # exact, where the mean of equal values need not be
+    if low == high:  # the computed mean of equal values need not be exact
         return low, 1.0
-    if len(values) <= _FEW:  # sums whose last bit depends neither on the order of the rows nor on their repetition
+    if len(values) <= _FEW:  # makes the sums independent of the order and repetition of rows, to the last bit
         values, place = np.unique(values, return_inverse=True)
         weight = np.bincount(place, weights=weight).astype(np.float64)
-    # a power of two is exact; it keeps squares from overflowing and underflowing
+    # scaling by a power of two is exact, and keeps squares from overflowing or underflowing
     exponent = int(np.frexp(max(-low, high))[1])
     small = np.ldexp(values, -exponent)
     mean = float(np.average(small, weights=weight))
@@ -285,16 +284,16 @@ def moments(values: Floats, weight: Floats | None) -> tuple[float, float]:
 class Moments:
     """Mean and population standard deviation of the numbers seen so far.
 
-    Equal to those of :func:`moments` on all numbers at once, up to rounding.
+    Equal to those of :func:`compute_moments` on all numbers at once, up to rounding.
 
     Attributes
     ----------
     count : int
-        How many there were.
+        Number of values.
     mean, std : float
-        Of them; 0 if there were none.
+        Mean and standard deviation; 0 without values.
     low, high : float
-        The least and the greatest.
+        Minimum and maximum.
     """
 
     count: int = 0
@@ -304,11 +303,12 @@ class Moments:
     high: float = -math.inf
 
     def plus(self, values: Floats) -> "Moments":
-        """Return the moments with more numbers, which must be finite."""
+        """Return the moments after adding numbers, which must be finite."""
         if not len(values):
             return self
-        count, low, high = self.count + len(values), float(values.min()), float(values.max())
-        mean, std = moments(values, None)
+        count = self.count + len(values)
+        low, high = float(values.min()), float(values.max())
+        mean, std = compute_moments(values, None)
         std *= low != high
         share = len(values) / count
         step = mean * share - self.mean * share
@@ -319,59 +319,59 @@ class Moments:
 
     @property
     def standard(self) -> tuple[float, float]:
-        """Return what :func:`moments` would: the scale of a constant is 1."""
+        """Mean and scale as :func:`compute_moments` returns them: the scale of a constant is 1."""
         return (self.low, 1.0) if self.low == self.high else (self.mean, self.std or 1.0)
 
 
 @dataclass
 class Tally:
-    """What was seen so far of one column that comes part by part; :meth:`column` is what was learned.
+    """Running statistics of a column that is read part by part; :meth:`column` returns the fitted encoding.
 
     Attributes
     ----------
     name : str
         Name in the table.
     kind : str
-        Kind of its cells; "empty" as long as there was no value.
+        Kind of the cells; "empty" until the first value.
     gaps : bool
-        Whether a value was missing.
+        True if a value was missing.
     numbers : Moments
-        Of numbers and dates; of those that are not outlying if `far` is given.
-    sample : Thinned
-        Of the same numbers.
-    far : Outlying, optional
-        What was found to lie far from all others; see :meth:`narrowed`.
+        Moments of numbers and dates, without outliers if `far` is set.
+    sample : Subsample
+        Subsample of the same numbers.
+    far : Outliers, optional
+        Outliers of the column, set by :meth:`set_limits`.
     counts : Counter
-        How often each category came.
+        Number of rows of each category.
     """
 
     name: str
     kind: str = "empty"
     gaps: bool = False
     numbers: Moments = Moments()
-    sample: Thinned = field(default_factory=Thinned)
-    far: Outlying | None = None
+    sample: Subsample = field(default_factory=Subsample)
+    far: Outliers | None = None
     counts: Counter[Any] = field(default_factory=Counter)
 
     def add(self, cells: Cells) -> None:
-        """Take in the cells of more rows.
+        """Add the cells of more rows.
 
         Raises
         ------
         DataError
-            If they are of another kind than those before, or if there are too many categories to be counted.
+            If their kind differs from that of earlier cells, or there are too many categories to count.
         """
         self.gaps = self.gaps or bool(cells.missing.any())
         if cells.kind == "empty":
             return
         if self.kind not in ("empty", cells.kind):
-            raise DataError(f"column {self.name!r} was {self.kind} and is {cells.kind} now; give it one type")
+            raise DataError(f"column {self.name!r} changes from {self.kind} to {cells.kind}; give it one type")
         self.kind = cells.kind
         if cells.kind == "category":
             self.counts.update(value for value in cells.levels() if value is not None)
             if len(self.counts) > _MOST:
                 raise DataError(
-                    f"column {self.name!r} has more than {_MOST:,} categories; if it only names the rows, drop it"
+                    f"column {self.name!r} has more than {_MOST:,} categories; drop it if it is an identifier"
                 )
         else:
             values = cast(Floats, cells.values)[~cells.missing]
@@ -379,31 +379,33 @@ class Tally:
             if cells.kind != "boolean":
                 self.sample.add(values)
 
-    def outlying(self) -> Outlying | None:
-        """Find the cells that lie far from all others."""
-        return self.sample.outlying(self.numbers.low, self.numbers.high)
+    def find_outliers(self) -> Outliers | None:
+        """Find the outliers of the column."""
+        return self.sample.find_outliers(self.numbers.low, self.numbers.high)
 
-    def narrowed(self, far: Outlying, numbers: Moments) -> None:
-        """Give the column limits, and the moments of the numbers that are not outlying; warn of the others."""
+    def set_limits(self, far: Outliers, numbers: Moments) -> None:
+        """Set the limits of the column and the moments of the numbers within them; warn of the outliers."""
         rows = self.numbers.count
-        self.far, self.numbers = replace(far, rows=rows - numbers.count), numbers
-        tell_outlying(self.name, self.kind, self.far, rows)
+        self.far = replace(far, rows=rows - numbers.count)
+        self.numbers = numbers
+        warn_of_outliers(self.name, self.kind, self.far, rows)
 
     def column(self, *, max_levels: int) -> Column:
-        """Return what :func:`fit_column` would have learned from all cells at once, up to rounding.
+        """Return the encoding that :func:`fit_column` fits to all cells at once, up to rounding.
 
         Raises
         ------
         DataError
-            If there was no value at all.
+            If the column has no values.
         """
         match self.kind:
             case "empty":
-                raise DataError(f"column {self.name!r} has no value at all in training; drop the column")
+                raise DataError(f"column {self.name!r} has no values in the training data; drop the column")
             case "boolean":
                 return Column(self.name, "boolean", gaps=self.gaps)
             case "category":
-                levels, counts = list(self.counts), np.array(list(self.counts.values()), dtype=np.float64)
+                levels = list(self.counts)
+                counts = np.array(list(self.counts.values()), dtype=np.float64)
                 cells = Cells("category", levels, np.zeros(len(levels), dtype=np.bool_))
                 column = fit_column(self.name, cells, counts, standardize=True, max_levels=max_levels)
                 return replace(column, gaps=self.gaps)
@@ -414,7 +416,7 @@ class Tally:
 
 def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int) -> Column:
     values = cells.levels()
-    levels = _distinct(name, values)
+    levels = _sort_levels(name, values)
     other = len(levels) > max_levels
     if other:
         index: dict[Any, int] = {level: i for i, level in enumerate(levels)}
@@ -425,21 +427,23 @@ def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: in
     return Column(name, "category", levels=tuple(levels), other=other, gaps=bool(cells.missing.any()))
 
 
-def _distinct(name: str, values: list[Any]) -> list[Level]:
-    """Sort the distinct categories, which must be comparable and fit into JSON."""
+def _sort_levels(name: str, values: list[Any]) -> list[Level]:
+    """Sort the distinct categories, which must be comparable and representable in JSON."""
     try:
-        found = [v.item() if isinstance(v, np.generic) else v for v in set(values) - {None}]
+        levels = [v.item() if isinstance(v, np.generic) else v for v in set(values) - {None}]
     except TypeError as error:
-        raise DataError(f"column {name!r} holds nested values; turn them into numbers or text") from error
-    families = sorted({family(level) for level in found})
+        raise DataError(f"column {name!r} holds nested values; convert them to numbers or text") from error
+    families = sorted({family(level) for level in levels})
     if len(families) > 1 or "unknown" in families:
-        kinds = sorted({type(level).__name__ for level in found})
-        raise DataError(f"column {name!r} has categories of type {', '.join(kinds)}; make them all text or all numbers")
-    return cast("list[Level]", sorted(found))
+        kinds = sorted({type(level).__name__ for level in levels})
+        raise DataError(
+            f"column {name!r} has categories of type {', '.join(kinds)}; convert them all to text or all to numbers"
+        )
+    return cast("list[Level]", sorted(levels))
 
 
 def family(level: Any) -> str:
-    """Say which scalars can stand together in one column: "text", "boolean", "number" or "unknown"."""
+    """Return the family of a scalar, "text", "boolean", "number" or "unknown"; a column must have a single family."""
     match level:
         case bool():
             return "boolean"
@@ -456,15 +460,15 @@ def _encode_number(column: Column, cells: Cells, out: Floats, unseen: str) -> No
     _check_kind(column, cells)
     values = cast(Floats, cells.values)
     with np.errstate(over="ignore"):
-        z = column.standardized(np.where(cells.missing, column.fill, values))
+        z = column.standardize(np.where(cells.missing, column.fill, values))
     check_encoded(column.name, z)
     out[:, 0] = z
     if column.kind == "date" and cells.kind == "date":
-        out[:, 1:5] = _cycles(values, cells.missing)
+        out[:, 1:5] = _encode_cycles(values, cells.missing)
 
 
-def _cycles(days: Floats, missing: Bools) -> Floats:
-    """Sine and cosine of the day of the year and of the day of the week, 0 where missing; (N, 4)."""
+def _encode_cycles(days: Floats, missing: Bools) -> Floats:
+    """Compute sine and cosine of the day of the year and of the day of the week, shape (N, 4); 0 for missing dates."""
     whole = np.floor(np.where(missing, 0.0, days)).astype(np.int64)
     date = whole.astype("datetime64[D]")
     year = date.astype("datetime64[Y]")
@@ -482,11 +486,11 @@ def _encode_boolean(column: Column, cells: Cells, out: Floats, unseen: str) -> N
 
 def _encode_category(column: Column, cells: Cells, out: Floats, unseen: str) -> None:
     values = cells.levels()
-    found = _distinct(column.name, values)
-    if found and (cells.kind == "date" or family(found[0]) != family(column.levels[0])):
+    distinct = _sort_levels(column.name, values)
+    if distinct and (cells.kind == "date" or family(distinct[0]) != family(column.levels[0])):
         raise DataError(
-            f"column {column.name!r} held categories such as {column.levels[0]!r} in training and holds "
-            f"{found[0]!r} ({cells.kind}) now; give it the type that it had"
+            f"column {column.name!r} had categories such as {column.levels[0]!r} in the training data and now has "
+            f"{distinct[0]!r} ({cells.kind}); give it the type of the training data"
         )
     index: dict[Any, int] = {level: i for i, level in enumerate(column.levels)}
     codes = np.fromiter((index.get(v, -1) for v in values), np.int64, len(values))
@@ -496,8 +500,8 @@ def _encode_category(column: Column, cells: Cells, out: Floats, unseen: str) -> 
     elif new.any() and unseen == "error":
         first = values[int(np.argmax(new))]
         raise DataError(
-            f"column {column.name!r} has the category {first!r} in {rows_of(new)}, which training "
-            f'did not see; known are {some(column.levels)}. Correct it, or fit with unseen="ignore"'
+            f"column {column.name!r} has the category {first!r} in {rows_of(new)}, which is not in the training data; "
+            f'known categories are {some(column.levels)}. Correct it, or fit with unseen="ignore"'
         )
     rows = np.flatnonzero(codes >= 0)
     out[rows, codes[rows]] = 1.0
@@ -512,25 +516,25 @@ _ENCODERS: Mapping[str, Callable[[Column, Cells, Floats, str], None]] = {
 
 
 def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, unseen: str) -> None:
-    """Write the features of one column into ``out``, shape (N, number of features), which holds zeros.
+    """Write the features of one column into ``out``, shape (N, number of features), initially zero.
 
     Raises
     ------
     DataError
-        As :func:`fathomless.data.frames.encode` says.
+        As :func:`fathomless.data.frames.encode` does.
     """
     if cells.missing.any() and not column.gaps and missing != "impute":
         raise DataError(
-            f"column {column.name!r} has missing values (NaN) in {rows_of(cells.missing)}; training saw none "
-            'there. Fill them, or fit with missing="impute"'
+            f"column {column.name!r} has missing values (NaN) in {rows_of(cells.missing)}, but had none in the "
+            'training data. Fill them, or fit with missing="impute"'
         )
     _ENCODERS[column.kind](column, cells, out, unseen)
     if column.gaps:
         out[:, -1] = cells.missing
 
 
-def column_numbers(column: Column, cells: Cells) -> Floats:
-    """Return the cells of a column as numbers; see :func:`fathomless.data.frames.as_numbers`."""
+def encode_as_numbers(column: Column, cells: Cells) -> Floats:
+    """Convert the cells of a column to numbers; see :func:`fathomless.data.frames.as_numbers`."""
     if column.kind == "category":
         index: dict[Any, float] = {level: float(i) for i, level in enumerate(column.levels)}
         codes = np.array([index.get(value, -1.0) for value in cells.levels()])
@@ -544,45 +548,45 @@ def _check_kind(column: Column, cells: Cells) -> None:
     if cells.kind not in (column.kind, "empty"):
         first = cells.levels()[int(np.argmin(cells.missing))]
         raise DataError(
-            f"column {column.name!r} was {column.kind} in training and is {cells.kind} now (for instance "
-            f"{first!r}); give it the type that it had"
+            f"column {column.name!r} was {column.kind} in the training data and is now {cells.kind} (for instance "
+            f"{first!r}); give it the type of the training data"
         )
 
 
 def check_encoded(name: str, z: Floats) -> None:
-    """Refuse a value that lies so far from the training mean that its encoding overflows."""
+    """Raise an error if the encoding of a value overflows because it is too far from the training mean."""
     bad = ~np.isfinite(z)
     if bad.any():
         raise DataError(
-            f"column {name!r} has values too far from the training mean to be encoded as finite numbers, in "
+            f"column {name!r} has values too far from the training mean to be encoded as finite numbers in "
             f"{rows_of(bad)}; correct them or rescale the column"
         )
 
 
 def rows_of(mask: Bools) -> str:
-    """Describe where a mask is true: how many rows, and the first few by their place, as of ``X[place]``."""
+    """Describe the rows with a true mask: their number, and the positions of the first few."""
     first = ", ".join(map(str, np.flatnonzero(mask)[:5]))
     return f"{int(mask.sum())} of {len(mask)} rows (counted from 0, first: {first})"
 
 
 def some(values: Sequence[Any]) -> str:
-    """List values for a message, at most ten of them."""
+    """List up to ten values for a message."""
     shown = ", ".join(map(repr, values[:10]))
     return shown if len(values) <= 10 else f"{shown}, ... ({len(values)} in all)"
 
 
 def check_option(name: str, given: str, allowed: Sequence[str]) -> None:
-    """Refuse an option that is not one of a few words."""
+    """Raise an error if the value of an option is not allowed."""
     if given not in allowed:
         raise DataError(f"{name} is {given!r}; allowed are {', '.join(map(repr, allowed))}")
 
 
 def check_fields(obj: Any, types: Mapping[str, type], what: str) -> None:
-    """Refuse a JSON object that has not exactly these keys with values of these types."""
+    """Raise an error unless a JSON object has exactly these keys, with values of these types."""
     if not isinstance(obj, dict) or obj.keys() != types.keys():
-        found = sorted(map(str, obj)) if isinstance(obj, dict) else type(obj).__name__
-        raise DataError(f"{what} was expected as an object with the keys {sorted(types)}; found {found}")
+        actual = sorted(map(str, obj)) if isinstance(obj, dict) else type(obj).__name__
+        raise DataError(f"{what} must be an object with the keys {sorted(types)}; found {actual}")
     for key, kind in types.items():
         if type(obj[key]) is not kind:
-            found = type(obj[key]).__name__
-            raise DataError(f"{what} has {key!r} of type {found}; expected {kind.__name__}")
+            actual = type(obj[key]).__name__
+            raise DataError(f"{what} has {key!r} of type {actual}; expected {kind.__name__}")

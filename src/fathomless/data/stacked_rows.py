@@ -1,4 +1,4 @@
-"""Rows of several networks at once: each network's rows are a block of every batch."""
+"""Rows of several networks that are trained jointly: every batch has one block of rows per network."""
 
 import itertools
 import math
@@ -15,19 +15,19 @@ __all__ = ["StackedRows"]
 
 @dataclass(frozen=True)
 class StackedRows:
-    """Some of the rows of one table for each of F networks.
+    """Subsets of the rows of one table for F networks.
 
-    A batch holds F blocks of equal length one after the other; where a network has fewer rows than others, its block is
-    filled up with rows of weight 0.
+    A batch consists of F consecutive blocks of equal length. Blocks of networks with fewer rows are padded with rows of
+    weight 0.
 
     Attributes
     ----------
     table : Rows
         All N rows.
     index : Tensor of int64, shape (F, M)
-        Numbers of each network's rows.
+        Row numbers of each network.
     weight : Tensor, shape (F, M)
-        How often they count; 0 for filling.
+        Sample weights of these rows; 0 for padding.
     """
 
     table: Rows
@@ -36,15 +36,15 @@ class StackedRows:
 
     @classmethod
     def of(cls, table: Rows, numbers: Sequence[Tensor]) -> "StackedRows":
-        """Lay out the rows with the given numbers, one set for each network."""
-        longest, device = max(map(len, numbers)), table.x.device
+        """Build the stacked rows from the row numbers of each network."""
+        longest = max(map(len, numbers))
+        device = table.x.device
         index = torch.zeros(len(numbers), longest, dtype=torch.int64)
-        weight = torch.zeros(
-            len(numbers), longest, dtype=table.y.dtype if table.y.is_floating_point() else table.x.dtype
-        )
-        for k, own in enumerate(numbers):
-            index[k, : len(own)] = own
-            weight[k, : len(own)] = 1.0 if table.weight is None else table.weight[own.to(device)].cpu()
+        dtype = table.y.dtype if table.y.is_floating_point() else table.x.dtype
+        weight = torch.zeros(len(numbers), longest, dtype=dtype)
+        for k, rows in enumerate(numbers):
+            index[k, : len(rows)] = rows
+            weight[k, : len(rows)] = 1.0 if table.weight is None else table.weight[rows.to(device)].cpu()
         return cls(table, index.to(device), weight.to(device))
 
     def __len__(self) -> int:
@@ -52,36 +52,38 @@ class StackedRows:
 
     @property
     def count(self) -> float:
-        """Rows of all networks, each as often as it counts; reads the device."""
+        """Sum of the sample weights of all networks; read from the device."""
         return float(self.weight.double().sum())
 
     @property
     def first(self) -> Rows:
-        """Return one row of each network."""
-        return self._taken(self.index[:, :1], self.weight[:, :1])
+        """Sample of the rows: one of each network."""
+        return self._take(self.index[:, :1], self.weight[:, :1])
 
     def parts(self, size: int) -> Iterator[Rows]:
-        """Yield blocks in their order, at most `size` rows at a time, but one of each network at least."""
+        """Yield the rows in order, at most `size` at a time, but at least one per network."""
         width = max(1, size // len(self.index))
         for start in range(0, self.index.shape[1], width):
-            yield self._taken(self.index[:, start : start + width], self.weight[:, start : start + width])
+            yield self._take(self.index[:, start : start + width], self.weight[:, start : start + width])
 
     def steps(self, batch_size: int) -> int:
-        """Return how many batches of at most `batch_size` rows for each network an epoch has."""
+        """Return the number of batches per epoch, with at most `batch_size` rows per network."""
         return math.ceil(self.index.shape[1] / batch_size)
 
     def batches(self, batch_size: int, order: torch.Generator) -> Iterator[Rows]:
-        """Yield batches of nearly equal size, each network's rows in an order of its own; one batch keeps its order."""
-        steps, (networks, longest) = self.steps(batch_size), self.index.shape
+        """Yield minibatches of nearly equal size, shuffled separately per network; a single batch is not shuffled."""
+        steps = self.steps(batch_size)
+        networks, longest = self.index.shape
         if steps == 1:
-            yield self._taken(self.index, self.weight)
+            yield self._take(self.index, self.weight)
             return
         shuffled = torch.rand(networks, longest, generator=order, dtype=torch.float32).argsort(1).to(self.index.device)
-        index, weight = self.index.gather(1, shuffled), self.weight.gather(1, shuffled)
+        index = self.index.gather(1, shuffled)
+        weight = self.weight.gather(1, shuffled)
         edges = [longest * i // steps for i in range(steps + 1)]
         for start, end in itertools.pairwise(edges):
-            yield self._taken(index[:, start:end], weight[:, start:end])
+            yield self._take(index[:, start:end], weight[:, start:end])
 
-    def _taken(self, index: Tensor, weight: Tensor) -> Rows:
+    def _take(self, index: Tensor, weight: Tensor) -> Rows:
         rows = index.reshape(-1)
         return Rows(self.table.x[rows], self.table.y[rows], weight.reshape(-1))

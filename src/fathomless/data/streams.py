@@ -1,8 +1,8 @@
-"""Tables larger than the memory: read in parts and in any order, learned from in one pass, encoded as they are read.
+"""Tables larger than the memory: read in parts and in any order, and encoded when they are read.
 
-A :class:`Source` is opened by :func:`arrays` or :func:`parquet` and trained on by
-:meth:`~fathomless.estimators.tasks.Supervised.fit_stream`. What is held in memory is a pool of encoded rows, the rows
-that are held out, and one part of the file; none of it grows with the number of rows.
+A :class:`Source` is opened by :func:`arrays` or :func:`parquet` and is the input of
+:meth:`~fathomless.estimators.tasks.Supervised.fit_stream`. The memory holds a pool of encoded rows, the held-out rows,
+and one part of the file; none of these grows with the number of rows.
 """
 
 import contextlib
@@ -28,35 +28,36 @@ from fathomless.system.errors import DataError, FileError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator
 from fathomless.tables import files as tables
-from fathomless.tables.readers import fingerprint, mapped
+from fathomless.tables.readers import hash_files, map_array
 
-__all__ = ["Source", "arrays", "encoded", "files", "held_out", "learn", "parquet"]
+__all__ = ["Source", "arrays", "choose_held_out", "encode_source", "learn", "list_files", "parquet"]
 
 Array: TypeAlias = npt.NDArray[Any]
 File: TypeAlias = str | os.PathLike[str]
 
-_PIECE = 8192  # rows of a Parquet file that are decoded at once
-_HELD = 20_000  # rows that are held out, at most
+_PIECE = 8192  # rows of a Parquet file per decoded piece
+_HELD = 20_000  # maximum number of held-out rows
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table that is read chunk by chunk.
+    """Table that is read chunk by chunk.
 
     Attributes
     ----------
     name : str
-        Where it comes from, in words.
+        Description of its origin, for messages.
     columns : tuple of str
-        Names of the columns that predict; () in arrays.
+        Names of the feature columns; () for arrays.
     sizes : tuple of int
-        Rows of each chunk.
+        Number of rows of each chunk.
     pool : int
-        Rows that are shuffled together in training.
+        Number of rows that are shuffled together in training.
     pieces : callable
-        Given i, yields the i-th chunk in pieces (X, y): array or data frame, and array, series or data frame.
+        Function of i that yields the i-th chunk in pieces (X, y): an array or data frame, and an array, series or data
+        frame.
     digest : callable
-        Returns a checksum of all data; reads them.
+        Function that reads all data and returns their checksum.
     """
 
     name: str
@@ -68,31 +69,32 @@ class Source:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise DataError(f"{self.name} has no rows; at least one is needed")
+            raise DataError(f"{self.name} has no rows; give at least one")
         if self.pool < 1:
-            raise DataError(f"pool={self.pool} was given; at least 1 row is needed")
+            raise DataError(f"pool={self.pool} was given; it must be at least 1")
 
     @property
     def rows(self) -> int:
-        """The number N of rows."""
+        """Number N of rows."""
         return sum(self.sizes)
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Number of the first row of each chunk, and N."""
+        """Numbers of the first rows of all chunks, followed by N."""
         return np.cumsum([0, *self.sizes], dtype=np.int64)
 
     def take(self, rows: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-        """Return some rows, whose numbers are given in ascending order; reads the chunks that hold one."""
-        found, starts = [], self.starts
+        """Return the rows with the given numbers, in ascending order; chunks without such a row are not read."""
+        parts = []
+        starts = self.starts
         for i in np.unique(np.searchsorted(starts, rows, "right") - 1).tolist():
             start = int(starts[i])
             for X, y in self.pieces(i):
-                own = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(X))] - start
-                found.append((X[own], y[own]) if isinstance(X, np.ndarray) else (X.take(own), y.take(own)))
+                index = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(X))] - start
+                parts.append((X[index], y[index]) if isinstance(X, np.ndarray) else (X.take(index), y.take(index)))
                 start += len(X)
-        X, y = zip(*found, strict=True)
-        return _together(X), _together(y)
+        X, y = zip(*parts, strict=True)
+        return _concatenate(X), _concatenate(y)
 
 
 # ------------------------------------------------------------------------------------------------- opening
@@ -105,52 +107,52 @@ def arrays(
     chunk: int = 2048,
     pool: int = 65536,
 ) -> Source:
-    """Open arrays, in files or mapped into memory.
+    """Open arrays from memory, memory maps or ``.npy`` files as a source.
 
     Parameters
     ----------
     X : array of numbers, shape (N, C), or the path of a .npy file, or several of either
-        Several stand for their rows, one after the other.
+        Inputs; several arrays are concatenated by rows.
     y : array, shape (N,) or (N, T), path, or several
         Class labels, or numbers.
     chunk : int
-        Rows that are read at once.
+        Number of rows per read.
     pool : int
-        Rows that are shuffled together in training: the more, the nearer the order is to a uniform one.
+        Number of rows that are shuffled together in training; with a larger pool the order is closer to uniform.
 
     Raises
     ------
     FileError
-        If a file is missing or no .npy file of numbers.
+        If a file is missing, or not a .npy file of numbers.
     DataError
-        For shapes that do not fit, arrays of other types, and no rows.
+        For shapes that do not match, arrays of other types, and arrays without rows.
 
     Notes
     -----
-    Pages of files that were mapped into memory (``np.load(path, mmap_mode="r")``, or by a path) are given back after
-    each chunk, on Linux. Not guaranteed: anything about arrays that change while they are read.
+    On Linux, pages of memory-mapped files (``np.load(path, mmap_mode="r")``, or given by a path) are released after
+    each chunk. Arrays must not change while they are read.
     """
-    inputs, targets = _opened(X), _opened(y)
+    inputs, targets = _open_arrays(X), _open_arrays(y)
     rows = sum(map(len, inputs))
     if rows != sum(map(len, targets)):
-        raise DataError(f"X has {rows:,} rows and y has {sum(map(len, targets)):,}; they must agree")
+        raise DataError(f"X has {rows:,} rows and y has {sum(map(len, targets)):,}; the numbers must be equal")
     for part in inputs:
         if part.ndim != 2 or part.dtype.kind not in "biuf" or part.shape[1:] != inputs[0].shape[1:]:
             raise DataError(
-                f"X has a part of shape {part.shape} and dtype {part.dtype}; numbers of shape (rows, columns) are "
-                f"allowed, with as many columns in each: text, dates and categories are streamed from Parquet"
+                f"X has a part of shape {part.shape} and dtype {part.dtype}; all parts must hold numbers, shape (rows, "
+                "columns), with equally many columns: stream text, dates and categories from Parquet files"
             )
     if any(part.ndim not in (1, 2) or part.shape[1:] != targets[0].shape[1:] for part in targets):
         raise DataError(
             f"y has parts of shape {some([part.shape for part in targets])}; give (rows,) or (rows, outputs)"
         )
     if chunk < 1:
-        raise DataError(f"chunk={chunk} was given; at least 1 row is needed")
+        raise DataError(f"chunk={chunk} was given; it must be at least 1")
     sizes = tuple(min(chunk, rows - start) for start in range(0, rows, chunk))
 
     def pieces(i: int) -> Iterator[tuple[Any, Any]]:
         rows = slice(i * chunk, i * chunk + sizes[i])
-        yield _rows_of(inputs, rows), _rows_of(targets, rows)
+        yield _copy_rows(inputs, rows), _copy_rows(targets, rows)
 
     def digest() -> str:
         sha = hashlib.sha256(repr([(part.dtype, part.shape) for part in (*inputs, *targets)]).encode())
@@ -165,49 +167,51 @@ def arrays(
 def parquet(
     paths: File | Sequence[File], target: str | Sequence[str], *, drop: Sequence[str] = (), pool: int = 65536
 ) -> Source:
-    """Open Parquet files as one table, whose row groups are the chunks.
+    """Open Parquet files as one source, whose chunks are the row groups.
 
     Parameters
     ----------
     paths : path, or several
-        A file, a folder of ``.parquet`` files, a pattern such as ``"data/*.parquet"``, or several of these. Files
-        stand for their rows, one after the other, and must have the same columns.
+        A file, a folder of ``.parquet`` files, a pattern such as ``"data/*.parquet"``, or several of these. Files are
+        concatenated by rows, and must have the same columns.
     target : str or sequence of str
-        The column that is predicted, or several columns of numbers.
+        Target column, or several numeric target columns.
     drop : sequence of str
         Columns to leave out.
     pool : int
-        Rows that are shuffled together in training; more if a row group has more.
+        Number of rows that are shuffled together in training, at least one row group.
 
     Raises
     ------
     FileError
         If a file is missing, empty, or damaged, or pyarrow is not installed.
     DataError
-        If a file is not Parquet, lacks a column, or has columns of other types than the first; without rows, or
-        without a column that predicts.
+        If a file is not Parquet, lacks a column, or has a column of another type than the first file; or if there are
+        no rows or no feature columns.
 
     Notes
     -----
-    Types are kept as they are. Not guaranteed: less memory than a row group of encoded rows takes. Row groups of up to
-    65,536 rows shuffle well; writers may make them a million rows long.
+    Column types are kept. The memory must hold at least one encoded row group. Row groups of up to 65,536 rows shuffle
+    well; some writers make them a million rows long.
     """
-    names = files(paths)
-    tabled = [tables.groups(name) for name in names]
+    names = list_files(paths)
+    tabled = [tables.open_row_groups(name) for name in names]
     targets = [target] if isinstance(target, str) else list(target)
     have = tabled[0].schema.names
     if absent := [name for name in (*targets, *drop) if name not in have]:
         raise DataError(f"{names[0]} has no column {absent[0]!r}; its columns are {some(have)}")
     columns = [name for name in have if name not in {*targets, *drop}]
     if not columns or not targets:
-        raise DataError(f"{names[0]} has the columns {some(have)}; at least one must predict, and one be predicted")
+        raise DataError(
+            f"{names[0]} has the columns {some(have)}; at least one feature column and one target column are needed"
+        )
     used = [*columns, *targets]
     for file in tabled[1:]:
         for name in used:
             if name not in file.schema.names or file.schema.field(name).type != tabled[0].schema.field(name).type:
                 raise DataError(
-                    f"{file.name} has no column {name!r} of type {tabled[0].schema.field(name).type}, as {names[0]} "
-                    "has; write both with the same columns"
+                    f"{file.name} has no column {name!r} of type {tabled[0].schema.field(name).type}, unlike "
+                    f"{names[0]}; write all files with the same columns and types"
                 )
     places = [(file, group) for file in tabled for group in range(len(file.sizes))]
 
@@ -217,58 +221,59 @@ def parquet(
             yield table.select(columns), table.select(targets) if len(targets) > 1 else table[targets[0]]
 
     def digest() -> str:
-        return f"{fingerprint(names)[0]} {used}"
+        return f"{hash_files(names)[0]} {used}"
 
     sizes = tuple(file.sizes[group] for file, group in places)
     return Source(names[0] if len(names) == 1 else f"{len(names)} files", tuple(columns), sizes, pool, pieces, digest)
 
 
-def _opened(given: Array | File | Sequence[Array | File]) -> list[Array]:
-    found: list[Array] = []
+def _open_arrays(given: Array | File | Sequence[Array | File]) -> list[Array]:
+    opened: list[Array] = []
     for part in given if isinstance(given, list | tuple) else [given]:
-        array = mapped(part) if isinstance(part, str | os.PathLike) else unmask(part)
+        array = map_array(part) if isinstance(part, str | os.PathLike) else unmask(part)
         if not isinstance(array, np.ndarray) or array.ndim == 0:
-            raise DataError(f"a {type(part).__name__} was given; arrays, and paths of .npy files, are allowed")
-        found.append(array)
-    return found
+            raise DataError(f"a {type(part).__name__} was given; allowed are arrays and paths of .npy files")
+        opened.append(array)
+    return opened
 
 
-def _rows_of(parts: Sequence[Array], rows: slice) -> Array:
-    """Copy rows of arrays that stand one after the other."""
-    found, start, stop = [], rows.start, rows.stop
+def _copy_rows(parts: Sequence[Array], rows: slice) -> Array:
+    """Copy a range of rows from concatenated arrays."""
+    copies = []
+    start, stop = rows.start, rows.stop
     for part in parts:
         if start < len(part) and stop > 0:
-            found.append(np.array(part[max(start, 0) : stop]))
+            copies.append(np.array(part[max(start, 0) : stop]))
             memory.release(part)
         start, stop = start - len(part), stop - len(part)
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return copies[0] if len(copies) == 1 else np.concatenate(copies)
 
 
-def files(paths: File | Sequence[File]) -> list[str]:
-    """Name the Parquet files that paths, folders and patterns stand for.
+def list_files(paths: File | Sequence[File]) -> list[str]:
+    """List the Parquet files of paths, folders and patterns.
 
     Raises
     ------
     FileError
-        If a folder holds none, or nothing fits a pattern.
+        If a folder has none, or a pattern matches no file.
     """
     names: list[str] = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
         if Path(path).is_dir():
-            found = sorted(map(str, Path(path).glob("*.parquet")))
+            matches = sorted(map(str, Path(path).glob("*.parquet")))
         elif not Path(path).exists() and glob.has_magic(os.fspath(path)):
-            found = sorted(glob.glob(os.fspath(path)))
+            matches = sorted(glob.glob(os.fspath(path)))
         else:
-            found = [os.fspath(path)]
-        if not found:
+            matches = [os.fspath(path)]
+        if not matches:
             advice = "give a CSV or Parquet file, or a folder that holds .parquet files"
-            what = f"is a folder; {advice}" if Path(path).is_dir() else "fits no file; check the path"
+            what = f"is a folder; {advice}" if Path(path).is_dir() else "matches no file; check the path"
             raise FileError(f"{os.fspath(path)} {what}")
-        names += found
+        names += matches
     return names
 
 
-def _together(parts: Sequence[Any]) -> Any:
+def _concatenate(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     import pyarrow as pa
@@ -278,7 +283,7 @@ def _together(parts: Sequence[Any]) -> Any:
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
 
-# ------------------------------------------------------------------------------------------------ learning
+# ------------------------------------------------------------------------------------------------ fitting the encoding
 
 
 def learn(
@@ -289,11 +294,11 @@ def learn(
     unseen: str = "error",
     max_levels: int = 100,
 ) -> tuple[Schema, Target]:
-    """Learn in one pass how to encode a table and its target; in two, if cells of a column lie far from all others.
+    """Fit the encoding of a table and its target in one pass, or in two if a column has outliers.
 
-    Equal to what :func:`~fathomless.data.frames.fit_schema` and :func:`~fathomless.data.targets.fit_labels` or
-    :func:`~fathomless.data.targets.fit_target` learn from all rows at once: categories, classes and gaps exactly, means
-    and scales up to rounding.
+    The result equals that of :func:`~fathomless.data.frames.fit_schema` and :func:`~fathomless.data.targets.fit_labels`
+    or :func:`~fathomless.data.targets.fit_target` on all rows at once: exactly for categories, classes and missing
+    values, up to rounding for means and scales.
 
     Parameters
     ----------
@@ -307,48 +312,50 @@ def learn(
     Raises
     ------
     DataError
-        As those functions do, with the rows that were read; and for a column of more than 100,000 categories.
+        As these functions do, with the numbers of the rows being read, and for a column of more than 100,000
+        categories.
     """
     check_option("missing", missing, MISSING)
     check_option("unseen", unseen, UNSEEN)
-    answers = LabelTally() if target is ClassLabels else TargetTally()
+    target_tally = LabelTally() if target is ClassLabels else TargetTally()
     tallies: dict[str, Tally] = {}
-    framed, start = False, 0
+    framed = False
+    start = 0
     for i in range(len(source.sizes)):
         for X, y in source.pieces(i):
-            with _located(source, start, len(X)):
+            with _locate_errors(source, start, len(X)):
                 framed, columns = read_columns(X)
                 for name, cells in columns.items():
                     check_missing(name, cells, missing == "impute" or (missing == "auto" and framed))
                     tallies.setdefault(name, Tally(name)).add(cells)
-                answers.add(y)
+                target_tally.add(y)
             start += len(X)
-    _narrow(source, tallies)
-    learned = tuple(tally.column(max_levels=max_levels) for tally in tallies.values())
-    return Schema(learned, framed, missing, unseen), answers.learned()
+    _fit_limits(source, tallies)
+    columns_fitted = tuple(tally.column(max_levels=max_levels) for tally in tallies.values())
+    return Schema(columns_fitted, framed, missing, unseen), target_tally.finish()
 
 
-def _narrow(source: Source, tallies: Mapping[str, Tally]) -> None:
-    """Read the columns again in which a few cells lie far from all others: for the moments of the others."""
-    found = {name: far for name, tally in tallies.items() if (far := tally.outlying()) is not None}
-    if not found:
+def _fit_limits(source: Source, tallies: Mapping[str, Tally]) -> None:
+    """Read columns with outliers again, to compute the moments of their other values."""
+    outliers = {name: far for name, tally in tallies.items() if (far := tally.find_outliers()) is not None}
+    if not outliers:
         return
-    numbers = dict.fromkeys(found, Moments())
+    numbers = dict.fromkeys(outliers, Moments())
     for i in range(len(source.sizes)):
         for X, _ in source.pieces(i):
             _, columns = read_columns(X)
-            for name, far in found.items():
+            for name, far in outliers.items():
                 values = cast(Floats, columns[name].values)[~columns[name].missing]
                 numbers[name] = numbers[name].plus(values[far.inside(values)])
-    for name, far in found.items():
-        tallies[name].narrowed(far, numbers[name])
+    for name, far in outliers.items():
+        tallies[name].set_limits(far, numbers[name])
 
 
-def held_out(rows: int, fraction: float, seed: int) -> npt.NDArray[np.int64]:
-    """Choose rows to hold out: one at random from each of k equal stretches, k = ⌊N · fraction⌉, at most 20,000.
+def choose_held_out(rows: int, fraction: float, seed: int) -> npt.NDArray[np.int64]:
+    """Choose held-out rows: one at random from each of k equal ranges of rows, k = ⌊N · fraction⌉, at most 20,000.
 
-    So they come from everywhere in a file, whatever its order. Returns their numbers, ascending. Not guaranteed: that
-    each class is among those that are left.
+    The rows are thus spread over the whole file, whatever its order. Return their numbers in ascending order. The
+    remaining rows may lack a class.
     """
     count = min(round(rows * fraction), rows - 1, _HELD)
     if count < 1:
@@ -358,7 +365,7 @@ def held_out(rows: int, fraction: float, seed: int) -> npt.NDArray[np.int64]:
     return edges[:-1] + (places * np.diff(edges)).astype(np.int64)
 
 
-def encoded(
+def encode_source(
     source: Source,
     schema: Schema,
     target: Target,
@@ -367,18 +374,19 @@ def encoded(
     device: torch.device,
     digest: str = "",
 ) -> tuple[Stream, Rows | None]:
-    """Return the rows to train on, encoded each time they are read, and the rows held out, in memory.
+    """Return the training rows, which are encoded at every read, and the held-out rows in memory.
 
     Raises
     ------
     DataError
-        If a pool does not fit into memory, and as :func:`~fathomless.data.frames.encode` does.
+        If a pool does not fit into memory, and for the errors of :func:`~fathomless.data.frames.encode`.
     """
-    largest, width = max(source.sizes), schema.width + 1
+    largest = max(source.sizes)
+    width = schema.width + 1
     memory.require(
         2.0 * (source.pool + largest + len(held)) * width * dtype.itemsize,
         f"a pool of {source.pool:,} rows and chunks of up to {largest:,}, as {width:,} features,",
-        lambda share: "lower pool, or write the file with row groups of fewer rows",
+        lambda share: "reduce pool, or write the file with smaller row groups",
     )
 
     def rows(X: Any, y: Any, keep: Any = slice(None)) -> Rows:
@@ -391,13 +399,14 @@ def encoded(
     starts = source.starts
 
     def read(i: int) -> Rows:
-        found, start = [], int(starts[i])
+        parts = []
+        start = int(starts[i])
         for X, y in source.pieces(i):
-            own = held[np.searchsorted(held, start) : np.searchsorted(held, start + len(X))]
-            with _located(source, start, len(X)):
-                found.append(rows(X, y, np.delete(np.arange(len(X)), own - start)))
+            excluded = held[np.searchsorted(held, start) : np.searchsorted(held, start + len(X))]
+            with _locate_errors(source, start, len(X)):
+                parts.append(rows(X, y, np.delete(np.arange(len(X)), excluded - start)))
             start += len(X)
-        return concatenate(found)
+        return concatenate(parts)
 
     sizes = np.diff(starts - np.searchsorted(held, starts))
     train = Stream(read, tuple(sizes.tolist()), source.pool, digest)
@@ -409,9 +418,9 @@ def encoded(
 
 
 @contextlib.contextmanager
-def _located(source: Source, start: int, rows: int) -> Iterator[None]:
-    """Say which rows an error is about, since its own numbers begin anew in each piece."""
+def _locate_errors(source: Source, start: int, rows: int) -> Iterator[None]:
+    """Add the range of rows to errors, whose row numbers start at 0 in each piece."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"in the rows from {start:,} to {start + rows - 1:,} of {source.name}: {error}") from error
+        raise DataError(f"in rows {start:,} to {start + rows - 1:,} of {source.name}: {error}") from error

@@ -1,6 +1,6 @@
-"""Class labels and numeric targets: what training learned about them, and the way there and back.
+"""Encoding and decoding of class labels and numeric targets.
 
-Both are plain frozen values that go to JSON and back without loss.
+Fitted encodings are frozen values with lossless conversion to and from JSON.
 """
 
 import math
@@ -12,10 +12,20 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.cells import column_names
+from fathomless.data.cells import get_column_names
 from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
-from fathomless.data.outliers import Outlying, Thinned, outlying
-from fathomless.data.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
+from fathomless.data.outliers import Outliers, Subsample, find_outliers
+from fathomless.data.schema import (
+    Floats,
+    Level,
+    Moments,
+    check_encoded,
+    check_fields,
+    compute_moments,
+    family,
+    rows_of,
+    some,
+)
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
@@ -30,8 +40,8 @@ __all__ = [
     "fit_target",
 ]
 
-_LARGEST = 1e150  # its square is still far from the end of double precision
-_MANY = 20  # classes, above which two rows of each are needed on average
+_LARGEST = 1e150  # its square is still far below the largest float64
+_MANY = 20  # number of classes above which two rows per class are required on average
 _WITH_COMMA = re.compile(r"[-+]?\d*,\d+")
 _WITH_UNIT = re.compile(r"\D{0,4}[-+]?\d[\d.,' ]*\D{0,4}")
 
@@ -43,11 +53,11 @@ class ClassLabels:
     Attributes
     ----------
     labels : tuple of str, bool, int or float
-        Sorted.
+        Labels, sorted.
     dtype : str
-        NumPy data type of the labels that were given ("object" for text in data frames).
+        NumPy data type of the original labels ("object" for text in data frames).
     counts : tuple of float
-        How often each was seen, if that is known.
+        Weighted number of training rows of each label, if known.
     """
 
     labels: tuple[Level, ...]
@@ -56,24 +66,24 @@ class ClassLabels:
 
     @property
     def log_unit(self) -> float:
-        """Log of the size of a unit: 0, since probabilities have none."""
+        """Log of the unit of the target: 0, since probabilities have no unit."""
         return 0.0
 
     def encode(self, y: Any) -> npt.NDArray[np.int64]:
-        """Turn labels into numbers, shape (N,); a label that was not seen raises :class:`DataError`."""
+        """Convert labels to numbers, shape (N,); an unseen label raises :class:`DataError`."""
         values = read_vector(y).tolist()
         index: dict[Any, int] = {label: i for i, label in enumerate(self.labels)}
         codes = np.fromiter((index.get(value, -1) for value in values), np.int64, len(values))
         new = codes < 0
         if new.any():
             raise DataError(
-                f"y has the class {values[int(np.argmax(new))]!r} in {rows_of(new)}, which training did not "
-                f"see; known classes are {some(self.labels)}"
+                f"y has the class {values[int(np.argmax(new))]!r} in {rows_of(new)}, which is not in the training "
+                f"data; known classes are {some(self.labels)}"
             )
         return codes
 
     def decode(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Turn numbers into labels of the original data type; the shape is kept."""
+        """Convert numbers to labels of the original data type; the shape is kept."""
         return cast(npt.NDArray[Any], np.array(self.labels, dtype=self.dtype)[np.asarray(indices)])
 
     def to_json(self) -> dict[str, Any]:
@@ -83,39 +93,42 @@ class ClassLabels:
 
     @staticmethod
     def from_json(obj: Any) -> "ClassLabels":
-        """Rebuild labels; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        """Rebuild labels; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
         counted = {"counts": list} if isinstance(obj, dict) and "counts" in obj else {}
         check_fields(obj, {"labels": list, "dtype": str, **counted}, "class labels")
-        labels, families = obj["labels"], {family(label) for label in obj["labels"]}
+        labels = obj["labels"]
+        families = {family(label) for label in labels}
         if len(families) != 1 or "unknown" in families or not 2 <= len(set(labels)) == len(labels):
-            raise DataError(f"class labels were altered: {some(labels)} are not two or more distinct labels")
+            raise DataError(f"the saved class labels were altered: {some(labels)} are not two or more distinct labels")
         try:
             same = np.array(labels, dtype=obj["dtype"]).tolist() == labels
         except (TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"class labels were altered: {obj['dtype']!r} cannot hold them ({error})") from error
+            raise DataError(
+                f"the saved class labels were altered: {obj['dtype']!r} cannot hold them ({error})"
+            ) from error
         if not same:
-            raise DataError(f"class labels were altered: {obj['dtype']!r} does not keep {some(labels)}")
+            raise DataError(f"the saved class labels were altered: {obj['dtype']!r} cannot represent {some(labels)}")
         counts = tuple(map(float, obj.get("counts", ())))
         if len(counts) not in (0, len(labels)):
-            raise DataError(f"class labels were altered: {len(labels)} labels and {len(counts)} counts")
+            raise DataError(f"the saved class labels were altered: {len(labels)} labels and {len(counts)} counts")
         return ClassLabels(tuple(labels), obj["dtype"], counts)
 
 
 def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
-    """Learn the classes of a target.
+    """Fit the encoding of class labels.
 
     Parameters
     ----------
     y : ndarray, list or series, shape (N,)
-        Text, booleans, integers, or floats that are whole numbers; categoricals of these.
+        Text, booleans, integers, or floats with integer values; categoricals of these.
     weight : ndarray, shape (N,), optional
-        How often each row counts.
+        Sample weights.
 
     Raises
     ------
     DataError
-        For missing labels, continuous or mixed ones, fewer than two classes, and more than 20 that have fewer than two
-        rows on average.
+        For missing, continuous or mixed labels, fewer than two classes, and more than 20 classes with fewer than two
+        rows each on average.
 
     Examples
     --------
@@ -127,30 +140,30 @@ def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
     """
     tally = LabelTally()
     tally.add(y, weight)
-    return tally.learned()
+    return tally.finish()
 
 
-def _reason(values: list[Any]) -> str:
-    """Say why nearly every row might have a label of its own, and what to do."""
+def _explain_labels(values: list[Any]) -> str:
+    """Return a possible reason for having almost as many labels as rows, with advice."""
     if not isinstance(values[0], str):
-        return "numbers are predicted by a regressor (--task regression)"
+        return "use a regressor for numbers (--task regression)"
     if all(map(_WITH_COMMA.fullmatch, values)):
-        return "they look like numbers with a decimal comma: read the file with --decimal , (decimal=',')"
+        return "they look like numbers with a decimal comma; read the file with --decimal , (decimal=',')"
     if all(map(_WITH_UNIT.fullmatch, values)):
-        return "they look like numbers with a unit or separators of thousands: remove these from the column"
-    return "is the column an identifier, a name or a date? Choose another target"
+        return "they look like numbers with a unit or thousands separators; remove these from the column"
+    return "if the column is an identifier, a name or a date, choose another target"
 
 
 @dataclass
 class LabelTally:
-    """The classes seen so far in a target that comes part by part."""
+    """Running counts of the classes of a target that is read part by part."""
 
     rows: int = 0
     seen: dict[Any, float] = field(default_factory=dict)
     dtypes: set[np.dtype[Any]] = field(default_factory=set)
 
     def add(self, y: Any, weight: npt.NDArray[Any] | None = None) -> None:
-        """Take in the labels of more rows; raises as :func:`fit_labels` does."""
+        """Add the labels of more rows. Raise errors as :func:`fit_labels` does."""
         values = read_labels(y)
         names, place = np.unique(values, return_inverse=True)
         counts = np.bincount(place.ravel(), weights=weight, minlength=len(names))
@@ -159,20 +172,20 @@ class LabelTally:
         self.dtypes.add(values.dtype)
         self.rows += len(values)
 
-    def learned(self) -> ClassLabels:
-        """Return the classes: two at least, and for many of them two rows each."""
-        found = sorted(self.seen)
-        if len(found) > max(_MANY, self.rows / 2):
-            shown = f"{found[0]!r}, {found[1]!r}, ..."
+    def finish(self) -> ClassLabels:
+        """Return the fitted encoding; raise errors as :func:`fit_labels` does."""
+        labels = sorted(self.seen)
+        if len(labels) > max(_MANY, self.rows / 2):
+            shown = f"{labels[0]!r}, {labels[1]!r}, ..."
             raise DataError(
-                f"y has {len(found):,} different values in {self.rows:,} rows ({shown}), too many to be classes: "
-                f"{_reason(found)}"
+                f"y has {len(labels):,} distinct values in {self.rows:,} rows ({shown}), too many for classes: "
+                f"{_explain_labels(labels)}"
             )
-        if len(found) < 2:
-            raise DataError(f"y holds one class only ({some(found)}); a classifier needs at least two classes")
+        if len(labels) < 2:
+            raise DataError(f"y has only one class ({some(labels)}); a classifier needs at least two classes")
         dtype = np.result_type(*self.dtypes)
-        counts = tuple(self.seen[label] for label in found)
-        return ClassLabels(tuple(found), dtype.str if dtype.kind == "U" else dtype.name, counts)
+        counts = tuple(self.seen[label] for label in labels)
+        return ClassLabels(tuple(labels), dtype.str if dtype.kind == "U" else dtype.name, counts)
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,7 @@ class TargetScale:
 
     @property
     def log_unit(self) -> float:
-        """Log of the size of a unit of z: the log density of y is that of z less this."""
+        """Log of the unit of z: the log density of y is that of z minus this."""
         return float(np.log(self.scale).sum())
 
     def encode(self, y: Any) -> Floats:
@@ -201,7 +214,7 @@ class TargetScale:
         values = read_target(y)
         matrix = values.reshape(len(values), -1)  # (N, K)
         if matrix.shape[1] != len(self.mean):
-            raise DataError(f"y has {matrix.shape[1]} outputs; training had {len(self.mean)}")
+            raise DataError(f"y has {matrix.shape[1]} outputs; the training data had {len(self.mean)}")
         with np.errstate(over="ignore"):
             z = (matrix - np.array(self.mean)) / np.array(self.scale)
         for k in range(z.shape[1]):
@@ -209,7 +222,7 @@ class TargetScale:
         return cast(Floats, z)
 
     def decode(self, z: npt.NDArray[Any]) -> Floats:
-        """Undo :meth:`encode`; (..., K) becomes (..., K), or (...) if the target was a vector."""
+        """Invert :meth:`encode`; (..., K) becomes (..., K), or (...) if the target was a vector."""
         z = np.asarray(z, dtype=np.float64)
         if z.ndim == 0 or z.shape[-1] != len(self.mean):
             raise DataError(f"z has shape {z.shape}; its last axis must have length {len(self.mean)}")
@@ -222,36 +235,36 @@ class TargetScale:
 
     @staticmethod
     def from_json(obj: Any) -> "TargetScale":
-        """Rebuild a scale; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        """Rebuild a scale; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
         check_fields(obj, {"mean": list, "scale": list, "ndim": int}, "a target scale")
         mean, scale, ndim = obj["mean"], obj["scale"], obj["ndim"]
         numbers = all(type(v) is float and math.isfinite(v) for v in mean + scale)
         if not numbers or not mean or len(mean) != len(scale) or min(scale) <= 0 or ndim not in (1, 2):
-            raise DataError(f"a target scale was altered: no training gives {obj}")
+            raise DataError(f"the saved target scale was altered: {obj} is not valid")
         if ndim == 1 and len(mean) != 1:
-            raise DataError(f"a target scale was altered: a vector has one output, not {len(mean)}")
+            raise DataError(f"the saved target scale was altered: a vector has one output, not {len(mean)}")
         return TargetScale(tuple(mean), tuple(scale), ndim)
 
 
 def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
-    """Learn mean and scale of a numeric target.
+    """Fit the mean and scale of a numeric target.
 
     Parameters
     ----------
     y : array, list, series or data frame of numbers, shape (N,) or (N, K)
-        The target.
+        Target.
     weight : ndarray, shape (N,), optional
-        How often each row counts.
+        Sample weights.
 
     Warns
     -----
     DataWarning
-        If a few values lie far from all others; see :func:`~fathomless.data.outliers.outlying`.
+        If the target has outliers; see :func:`~fathomless.data.outliers.find_outliers`.
 
     Raises
     ------
     DataError
-        For text, missing and infinite values, and a target without rows.
+        For text, missing or infinite values, and targets without rows.
 
     Examples
     --------
@@ -265,59 +278,59 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     weight, keep = check_weight(weight, len(values))
     matrix = values.reshape(len(values), -1) if keep is None else values[keep].reshape(int(keep.sum()), -1)
     columns = [np.ascontiguousarray(column) for column in matrix.T]
-    for name, column in zip(_names(y, len(columns)), columns, strict=True):
-        if (far := outlying(column, weight)) is not None:
-            _tell_outlying(name, far, len(column))
-    learned = [moments(column, weight) for column in columns]
-    return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), values.ndim)
+    for name, column in zip(_name_outputs(y, len(columns)), columns, strict=True):
+        if (far := find_outliers(column, weight)) is not None:
+            _warn_of_outliers(name, far, len(column))
+    scales = [compute_moments(column, weight) for column in columns]
+    return TargetScale(tuple(mean for mean, _ in scales), tuple(scale for _, scale in scales), values.ndim)
 
 
-def _tell_outlying(name: str, far: Outlying, rows: int) -> None:
-    """Warn of values of a target that lie far from all others."""
+def _warn_of_outliers(name: str, far: Outliers, rows: int) -> None:
+    """Warn of outliers of a target."""
     warnings.warn(
-        f"{name} is {far.told(rows)}: these rows alone give the target its scale, beside which all others look equal. "
-        "If such a value means missing, drop these rows; if it is a mistake, correct it; if it is right, transform the "
-        "target",
+        f"{name} is {far.describe(rows)}: these outliers dominate the scale of the target, so that all other values "
+        "look equal. If they stand for missing values, drop these rows; if they are errors, correct them; if they are "
+        "correct, transform the target",
         DataWarning,
         stacklevel=2,
     )
 
 
-def _names(y: Any, outputs: int) -> list[str]:
-    """Return what the outputs of a target are called in messages."""
-    if (found := column_names(y, "y")) is not None:
-        return [f"column {name!r}" for name in found]
+def _name_outputs(y: Any, outputs: int) -> list[str]:
+    """Return the names of the outputs of a target for messages."""
+    if (names := get_column_names(y, "y")) is not None:
+        return [f"column {name!r}" for name in names]
     return ["y"] if outputs == 1 else [f"y, output {k}," for k in range(outputs)]
 
 
 @dataclass
 class TargetTally:
-    """Mean and scale so far of a numeric target that comes part by part."""
+    """Running mean and scale of a numeric target that is read part by part."""
 
     outputs: tuple[Moments, ...] = ()
-    samples: tuple[Thinned, ...] = ()
+    samples: tuple[Subsample, ...] = ()
     ndim: int = 0
 
     def add(self, y: Any) -> None:
-        """Take in the targets of more rows; raises as :func:`fit_target` does."""
+        """Add the targets of more rows. Raise errors as :func:`fit_target` does."""
         values = _read_moderate(y)
         columns = np.ascontiguousarray(values.reshape(len(values), -1).T)
         if self.outputs and len(columns) != len(self.outputs):
-            raise DataError(f"y had {len(self.outputs)} outputs and has {len(columns)} now; give it one shape")
+            raise DataError(f"y changes from {len(self.outputs)} to {len(columns)} outputs; give it one shape")
         before = self.outputs or (Moments(),) * len(columns)
-        self.samples = self.samples or tuple(Thinned() for _ in columns)
+        self.samples = self.samples or tuple(Subsample() for _ in columns)
         for sample, column in zip(self.samples, columns, strict=True):
             sample.add(column)
         self.outputs = tuple(known.plus(column) for known, column in zip(before, columns, strict=True))
         self.ndim = values.ndim
 
-    def learned(self) -> TargetScale:
-        """Return what :func:`fit_target` would have learned from all rows at once, up to rounding; warn as it does."""
+    def finish(self) -> TargetScale:
+        """Return the scale that :func:`fit_target` fits to all rows at once, up to rounding; warn as it does."""
         for k, (output, sample) in enumerate(zip(self.outputs, self.samples, strict=True)):
-            if (far := sample.outlying(output.low, output.high)) is not None:
-                _tell_outlying("y" if len(self.outputs) == 1 else f"y, output {k},", far, len(sample.values))
-        learned = [output.standard for output in self.outputs]
-        return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), self.ndim)
+            if (far := sample.find_outliers(output.low, output.high)) is not None:
+                _warn_of_outliers("y" if len(self.outputs) == 1 else f"y, output {k},", far, len(sample.values))
+        scales = [output.standard for output in self.outputs]
+        return TargetScale(tuple(mean for mean, _ in scales), tuple(scale for _, scale in scales), self.ndim)
 
 
 def _read_moderate(y: Any) -> Floats:
@@ -326,22 +339,22 @@ def _read_moderate(y: Any) -> Floats:
     largest = float(np.abs(values).max())
     if largest > _LARGEST:
         raise DataError(
-            f"y holds values up to {largest:.3g}, too large: variances in its units would overflow; at most "
-            f"{_LARGEST:g} is allowed, so divide y by a power of ten"
+            f"y has values up to {largest:.3g}, whose variance would overflow; at most {_LARGEST:g} is allowed: divide "
+            "y by a power of ten"
         )
     return values
 
 
 @dataclass(frozen=True)
 class Indicators:
-    """Labels that a row may have or not, any number of them: columns of 0 and 1.
+    """Multi-label targets: columns of 0 and 1.
 
     Attributes
     ----------
     dtype : str
-        NumPy data type of the columns that were given.
+        NumPy data type of the original columns.
     counts : tuple of float, length T
-        How often each label was seen.
+        Weighted number of training rows with each label.
     """
 
     dtype: str
@@ -349,18 +362,18 @@ class Indicators:
 
     @property
     def log_unit(self) -> float:
-        """Log of the size of a unit: 0, since probabilities have none."""
+        """Log of the unit of the target: 0, since probabilities have no unit."""
         return 0.0
 
     def encode(self, y: Any) -> Floats:
-        """Turn columns into numbers, shape (N, T); other numbers than 0 and 1 raise :class:`DataError`."""
+        """Convert columns to floats, shape (N, T); numbers other than 0 and 1 raise :class:`DataError`."""
         values = _read_indicators(y)
         if values.shape[1:] != (len(self.counts),):
-            raise DataError(f"y has shape {values.shape}; training had {len(self.counts)} columns")
+            raise DataError(f"y has shape {values.shape}; the training data had {len(self.counts)} columns")
         return values
 
     def decode(self, z: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Turn numbers into columns of the original data type."""
+        """Convert numbers to columns of the original data type."""
         return np.asarray(z).astype(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
@@ -369,33 +382,33 @@ class Indicators:
 
     @staticmethod
     def from_json(obj: Any) -> "Indicators":
-        """Rebuild columns; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        """Rebuild columns; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
         check_fields(obj, {"indicators": list, "dtype": str}, "columns of labels")
         counts = obj["indicators"]
         numbers = all(type(v) is float and 0.0 <= v < math.inf for v in counts)
         if len(counts) < 2 or not numbers or np.dtype(obj["dtype"]).kind not in "biuf":
-            raise DataError(f"columns of labels were altered: no training gives {obj}")
+            raise DataError(f"the saved columns of labels were altered: {obj} is not valid")
         return Indicators(obj["dtype"], tuple(counts))
 
 
-#: What was learned about a target.
+#: Fitted encoding of a target.
 Target: TypeAlias = ClassLabels | TargetScale | Indicators
 
 
 def fit_indicators(y: Any, weight: npt.NDArray[Any] | None = None) -> Indicators:
-    """Learn the columns of several labels.
+    """Fit the encoding of multi-label targets.
 
     Parameters
     ----------
     y : array, list or data frame of 0 and 1, shape (N, T), T above 1
-        The labels of each row.
+        Labels of each row.
     weight : ndarray, shape (N,), optional
-        How often rows count; once by default.
+        Sample weights; 1 by default.
 
     Raises
     ------
     DataError
-        For other values.
+        For values other than 0 and 1.
 
     Examples
     --------
@@ -414,7 +427,7 @@ def _read_indicators(y: Any) -> Floats:
     if values.ndim != 2 or wrong.any():
         what = f"y has {values[wrong][0]:g}" if wrong.any() else "y has one column"
         raise DataError(
-            f"{what}; several columns of classes hold 0 and 1, for labels that a row may have or not: encode them, or "
-            "fit an estimator for each column"
+            f"{what}; multi-label targets are several columns of 0 and 1: encode the labels so, or fit one estimator "
+            "per column"
         )
     return values

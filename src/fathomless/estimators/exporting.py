@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from fathomless.data.frames import as_numbers, frame
+from fathomless.data.frames import as_numbers, make_frame
 from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
@@ -418,7 +418,7 @@ def _sample_rows(schema: Schema) -> Any:
             case _:
                 columns[column.name] = near
     plain = all(column.kind == "numeric" for column in schema.columns)
-    return np.column_stack(list(columns.values())) if plain else frame(columns)
+    return np.column_stack(list(columns.values())) if plain else make_frame(columns)
 
 
 def _difference(estimator: PredictiveEstimator, rows: Any, outputs: dict[str, Any]) -> float:

@@ -15,17 +15,17 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fathomless.data import streams
-from fathomless.data.duplicates import Repeats, pieces, repeats
+from fathomless.data.duplicates import Duplicates, find_duplicates, split_into_pieces
 from fathomless.data.folds import (
     can_be_folded,
+    check_groups,
     fold_rows,
-    given_folds,
     is_splits,
-    keep_groups,
+    read_folds,
     split_folds,
     split_units,
 )
-from fathomless.data.frames import merged, readable, take
+from fathomless.data.frames import merge_duplicates, take, to_readable
 from fathomless.data.groups import read_groups
 from fathomless.data.row_weights import read_weight, warn_of_sum
 from fathomless.data.rows import Rows, Stream
@@ -411,8 +411,8 @@ def prepare_stream(
         Digest of the source, for checkpoints.
     """
     schema, target = encodings
-    held = streams.held_out(source.rows, share, fold_in(seed, "split"))
-    train, valid = streams.encoded(source, schema, target, held, dtype, device, digest)
+    held = streams.choose_held_out(source.rows, share, fold_in(seed, "split"))
+    train, valid = streams.encode_source(source, schema, target, held, dtype, device, digest)
     return Prepared(schema, target, task.width(schema), train, valid, held, seed, dtype, device)
 
 

@@ -14,7 +14,7 @@ from sklearn.base import ClassifierMixin, DensityMixin, RegressorMixin
 from sklearn.utils import Tags
 from torch import nn
 
-from fathomless.data.cells import eager
+from fathomless.data.cells import to_narwhals
 from fathomless.data.frames import as_numbers, read_target, take
 from fathomless.data.schema import rows_of
 from fathomless.data.streams import Source

@@ -1,4 +1,4 @@
-"""Arrow arrays to values and back, without pandas, which pyarrow would import for it: a third of a second."""
+"""Conversion between Arrow and NumPy arrays without pandas, whose import by pyarrow takes a third of a second."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-__all__ = ["blocks", "column", "nothing", "numpy_of", "text", "together"]
+__all__ = ["join_columns", "map_columns", "missing_value", "to_column", "to_numpy", "to_text_array"]
 
-_AT_ONCE = 1 << 18  # cells of several columns
+_AT_ONCE = 1 << 18  # maximum cells of a block of several columns
 
 
-def column(values: Any) -> "pa.Array | pa.ChunkedArray":
+def to_column(values: Any) -> "pa.Array | pa.ChunkedArray":
     """Return values as an Arrow column.
 
     Examples
     --------
-    >>> column(np.array([0.5, np.nan])).to_pylist(), column(np.array(["a", "é"])).to_pylist()
+    >>> to_column(np.array([0.5, np.nan])).to_pylist(), to_column(np.array(["a", "é"])).to_pylist()
     ([0.5, nan], ['a', 'é'])
     """
     if isinstance(values, np.ndarray) and values.dtype in (np.float64, np.int64) and values.ndim == 1:
@@ -29,36 +29,36 @@ def column(values: Any) -> "pa.Array | pa.ChunkedArray":
             [None, pa.py_buffer(np.ascontiguousarray(values))],
         )
     if isinstance(values, np.ndarray) and values.dtype.kind in "OU" and all(type(v) is str for v in values.tolist()):
-        return text(values.tolist(), pa.string())
+        return to_text_array(values.tolist(), pa.string())
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
 
 
-def text(words: Sequence[str], type_: "pa.DataType") -> "pa.Array":
-    """Return words as an Arrow array, of the type string or large string."""
+def to_text_array(words: Sequence[str], type_: "pa.DataType") -> "pa.Array":
+    """Return words as an Arrow array of type string or large string."""
     cells = [word.encode() for word in words]
     width = np.int64 if types.is_large_string(type_) else np.int32
     ends = np.cumsum([0, *map(len, cells)], dtype=width)
     return pa.Array.from_buffers(type_, len(cells), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(cells))])
 
 
-def nothing(type_: "pa.DataType") -> "pa.Scalar":
-    """Return a missing value."""
+def missing_value(type_: "pa.DataType") -> "pa.Scalar":
+    """Return a missing value of the given type."""
     return pa.nulls(1, type_)[0]
 
 
-def numpy_of(column: "pa.ChunkedArray") -> npt.NDArray[Any]:
-    """Return numbers, booleans or dates as :meth:`pyarrow.ChunkedArray.to_numpy` does: missing as NaN or NaT.
+def to_numpy(column: "pa.ChunkedArray") -> npt.NDArray[Any]:
+    """Return numbers, booleans or dates as :meth:`pyarrow.ChunkedArray.to_numpy` does: missing values are NaN or NaT.
 
     Examples
     --------
-    >>> numpy_of(pa.chunked_array([[1, None], [3]])), numpy_of(pa.chunked_array([[True, False]]))
+    >>> to_numpy(pa.chunked_array([[1, None], [3]])), to_numpy(pa.chunked_array([[True, False]]))
     (array([ 1., nan,  3.]), array([ True, False]))
     """
     type_ = column.type
     if types.is_boolean(type_) and not column.null_count:
-        return numpy_of(pc.cast(column, pa.uint8())).astype(np.bool_)
+        return to_numpy(pc.cast(column, pa.uint8())).astype(np.bool_)
     if types.is_date(type_):
-        return numpy_of(pc.cast(column, pa.timestamp("s" if types.is_date32(type_) else "ms")))
+        return to_numpy(pc.cast(column, pa.timestamp("s" if types.is_date32(type_) else "ms")))
     if types.is_timestamp(type_):
         kind = f"datetime64[{type_.unit}]"
         column = pc.cast(column, pa.int64())
@@ -69,50 +69,52 @@ def numpy_of(column: "pa.ChunkedArray") -> npt.NDArray[Any]:
     size = np.dtype(kind).itemsize
     chunks = [c for c in column.chunks if len(c)]
     parts = [np.frombuffer(c.buffers()[1], kind, len(c), c.offset * size) for c in chunks]
-    found = np.concatenate(parts) if parts else np.zeros(0, kind)
+    values = np.concatenate(parts) if parts else np.zeros(0, kind)
     if column.null_count:
-        found = found.astype(np.float64) if found.dtype.kind in "iu" else found
-        found[numpy_of(column.is_null())] = np.nan if found.dtype.kind == "f" else np.datetime64("NaT")
-    return found
+        values = values.astype(np.float64) if values.dtype.kind in "iu" else values
+        values[to_numpy(column.is_null())] = np.nan if values.dtype.kind == "f" else np.datetime64("NaT")
+    return values
 
 
-def blocks(columns: "Iterable[pa.ChunkedArray]") -> "Iterator[tuple[pa.Array, list[int]]]":
-    """Yield the cells of neighbouring columns of one type as one array, and how many each column has.
+def join_columns(columns: "Iterable[pa.ChunkedArray]") -> "Iterator[tuple[pa.Array, list[int]]]":
+    """Yield the cells of neighbouring columns of one type as one array, and the number of cells of each column.
 
-    What is asked of an array costs as much as of thousands of cells, however few there are.
+    An Arrow function has a fixed cost per call, equal to that of thousands of cells; blocks avoid it for short columns.
     """
-    held: list[pa.ChunkedArray] = []
+    block: list[pa.ChunkedArray] = []
     cells = 0
-    for one in columns:
-        if held and (one.type != held[0].type or cells + len(one) > _AT_ONCE):
-            yield _joined(held)
-            held, cells = [], 0
-        held.append(one)
-        cells += len(one)
-    if held:
-        yield _joined(held)
+    for column in columns:
+        if block and (column.type != block[0].type or cells + len(column) > _AT_ONCE):
+            yield _concatenate(block)
+            block = []
+            cells = 0
+        block.append(column)
+        cells += len(column)
+    if block:
+        yield _concatenate(block)
 
 
-def _joined(columns: "Sequence[pa.ChunkedArray]") -> "tuple[pa.Array, list[int]]":
+def _concatenate(columns: "Sequence[pa.ChunkedArray]") -> "tuple[pa.Array, list[int]]":
     empty = pa.nulls(0, columns[0].type)  # pa.array imports pandas
-    return pa.concat_arrays([empty, *(chunk for one in columns for chunk in one.chunks)]), [len(one) for one in columns]
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    return pa.concat_arrays([empty, *chunks]), [len(column) for column in columns]
 
 
-def together(
+def map_columns(
     columns: "Iterable[pa.ChunkedArray]", work: "Callable[[pa.ChunkedArray], pa.ChunkedArray]"
 ) -> "list[pa.ChunkedArray]":
-    """Apply a function of single cells to many columns at once.
+    """Apply an elementwise function to many columns, in blocks of columns.
 
     Examples
     --------
-    >>> [c.to_pylist() for c in together([pa.chunked_array([["A"]]), pa.chunked_array([["B"]])], pc.utf8_lower)]
+    >>> [c.to_pylist() for c in map_columns([pa.chunked_array([["A"]]), pa.chunked_array([["B"]])], pc.utf8_lower)]
     [['a'], ['b']]
     """
-    found = []
-    for cells, sizes in blocks(columns):
-        done = work(pa.chunked_array([cells])).combine_chunks()
+    results = []
+    for cells, sizes in join_columns(columns):
+        values = work(pa.chunked_array([cells])).combine_chunks()
         start = 0
         for size in sizes:
-            found.append(pa.chunked_array([done.slice(start, size)]))
+            results.append(pa.chunked_array([values.slice(start, size)]))
             start += size
-    return found
+    return results

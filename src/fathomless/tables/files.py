@@ -1,25 +1,27 @@
-"""Table files: CSV, JSON lines, Excel, Parquet and Feather in, at once or in pieces.
+"""Reading of table files: CSV, JSON lines, Excel, Parquet and Feather, at once or in pieces.
 
-What a file is, its first bytes say: its name plays no part. In CSV
+The format is detected from the first bytes of a file; its name is ignored. CSV files follow these rules:
 
-- the first line holds the column names, the text is UTF-8 (a byte-order mark may stand before it), unless told
-  otherwise. A first name that is empty, as pandas writes it, is "index". A line such as sep=; may stand before the
-  names and names the delimiter; a delimiter at the end of every line makes no column;
-- empty cells and the words NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None and ? are missing, with or without a
-  space on either side. In quotes these words are text in a column of text, and missing in any other, where na, n.a.,
-  N.A., a lone point, one or two dashes and errors of a spreadsheet (#DIV/0!) are too. Empty cells are always missing;
-- a column whose cells are all numbers is int64, or float64 where that does not hold them: in quotes or not, spaces
-  around them or not, 007 being 7, with decimal commas, marks between thousands, a currency or a per cent sign; a
-  column of true and false (in any case; 1 and 0 among them) is bool; a column of ISO dates or times, with a zone
-  throughout or nowhere, is timestamp[us], in UTC, and so is one of dates such as 31.12.2024, or 12/31/2024 where a
-  cell tells which is the month; any other is text, stripped of surrounding spaces; and one without a value has the
-  type null;
-- empty lines are no rows.
+- Header. The first line holds the column names, unless an option says otherwise. An empty first name, as pandas writes
+  it, becomes "index". A line such as sep=; before the names sets the delimiter. A delimiter at the end of every line
+  makes no column.
+- Encoding. The text is UTF-8, with or without a byte-order mark, unless an option says otherwise.
+- Missing values. Empty cells and the words NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None and ? are missing, with
+  or without a space on either side. In quotes, these words are text in a text column and missing in all other columns.
+  Columns that are not text have more such words: na, n.a., N.A., a lone point, one or two dashes, and spreadsheet
+  errors such as #DIV/0!. Empty cells are always missing.
+- Numbers. A column whose cells are all numbers is int64, or float64 if int64 cannot hold them. Quotes, surrounding
+  spaces, leading zeros (007 is 7), decimal commas, thousands separators, a currency and a per cent sign are allowed.
+- Booleans. A column of true and false, in any case, with 1 and 0 allowed, is bool.
+- Dates. A column of ISO dates or times, all with a time zone or all without, is timestamp[us] in UTC. So are dates such
+  as 31.12.2024, and 12/31/2024 if a cell determines which number is the month.
+- All other columns are text, stripped of surrounding spaces. A column without values has the type null.
+- Empty lines are skipped.
 
-Cells of the first sheet of an Excel file are read as if they stood in CSV, and so are values of JSON lines, as if text
-stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text, and a column in
-which text is 007 is text. Whole numbers that int64 does not hold are text, unless float64 holds them exactly. Columns
-of Parquet and Feather keep their types; their text is stripped too, and missing where it is empty.
+Cells of the first sheet of an Excel file follow the same rules, and so do values of JSON lines, whose strings count as
+quoted. Typed numbers keep their value whatever the decimal mark of the text, and a column with the text 007 is text.
+Integers beyond int64 are text, unless float64 represents them exactly. Columns of Parquet and Feather keep their types;
+their text is stripped, and missing if it is empty.
 """
 
 import contextlib
@@ -44,19 +46,29 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from fathomless.tables.csv import Form, Watched
-    from fathomless.tables.oddities import Used
+    from fathomless.tables.anomalies import UsedRows
+    from fathomless.tables.csv import Dialect, TeeReader
 
-__all__ = ["Groups", "Source", "Table", "batches", "explained", "groups", "named", "read", "words"]
+__all__ = [
+    "RowGroups",
+    "Source",
+    "Table",
+    "batches",
+    "describe_source",
+    "explain_errors",
+    "find_missing_words",
+    "open_row_groups",
+    "read",
+]
 
 #: A path, or "-" for the standard streams.
 Source: TypeAlias = str | os.PathLike[str]
 
-_CHUNK = 1 << 20  # bytes that are read at once
-_STEP = 1 << 26  # bytes of text after which the memory is looked at again
-_RESERVE = 1 << 28  # bytes that must then be free
+_CHUNK = 1 << 20  # bytes per read
+_STEP = 1 << 26  # bytes of text between two checks of the free memory
+_RESERVE = 1 << 28  # bytes that must be free at each check
 _MAGIC: Mapping[str, re.Pattern[bytes]] = {
-    "parquet": re.compile(rb"PAR1(?![ -~\t\r\n])"),  # a column may be called PAR1
+    "parquet": re.compile(rb"PAR1(?![ -~\t\r\n])"),  # a CSV column may be named PAR1
     "arrow": re.compile(rb"ARROW1\0\0"),
     "sheet": re.compile(rb"PK\x03\x04"),
     "gzip": re.compile(rb"\x1f\x8b"),
@@ -65,31 +77,31 @@ _MAGIC: Mapping[str, re.Pattern[bytes]] = {
     "xz": re.compile(rb"\xfd7zXZ\x00"),
 }
 _FOREIGN: Mapping[str, re.Pattern[bytes]] = {
-    "a spreadsheet of old (.xls)": re.compile(rb"\xd0\xcf\x11\xe0"),
+    "an old Excel spreadsheet (.xls)": re.compile(rb"\xd0\xcf\x11\xe0"),
     "a Feather file of version 1": re.compile(rb"FEA1"),
 }
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that was read, and what it was read from.
+    """Table read from a file, with its origin.
 
     Attributes
     ----------
     frame : pyarrow.Table
         The columns.
     sha256 : str
-        Of the bytes as they were given, before any decompression.
+        Checksum of the bytes before decompression.
     bytes : int
-        How many they were.
+        Number of these bytes.
     name : str
-        Where they came from, in words.
+        Path of the file, or "standard input".
     notation : mapping of str to str
-        How columns of text write numbers and dates that are not plain, see :mod:`fathomless.tables.notations`.
+        Notation of the text columns whose numbers or dates are not plain, see :mod:`fathomless.tables.notations`.
     used : ndarray of bool, or None
-        Which rows of the file `frame` has; None if these are all.
+        Mask of the rows of the file that are in `frame`; None for all rows.
     notes : tuple of str
-        Which rows were left out, for the reader.
+        Messages about dropped rows.
     """
 
     frame: "pa.Table"
@@ -105,62 +117,63 @@ def read(
     source: Source,
     *,
     columns: Sequence[str] | None = None,
-    used: "Callable[[pa.Table], Used] | None" = None,
+    used: "Callable[[pa.Table], UsedRows] | None" = None,
     **form: Any,
 ) -> Table:
-    """Read a whole table and find the type of every column.
+    """Read a whole table and infer the type of every column.
 
-    It is CSV or JSON lines (plain, gzip, bzip2, xz or zstd), Excel, Parquet or Feather.
+    Formats are CSV and JSON lines (plain, gzip, bzip2, xz or zstd), Excel, Parquet and Feather.
 
     Parameters
     ----------
     source : path or "-"
         "-" is standard input; pipes are allowed.
     columns : sequence of str, optional
-        The columns that are wanted, in this order; all if left out.
+        Names of the requested columns, in this order; all by default.
     used : callable, optional
-        Given text before it has types, it says which rows are observations, see :mod:`fathomless.tables.oddities`; the
-        types of columns are those of these rows, and the others are left out. Files with types are read whole.
+        Function of the untyped text table that returns which rows are observations, see
+        :mod:`fathomless.tables.anomalies`. Types are inferred from these rows; other rows are dropped. It is not called
+        for typed files (Parquet, Feather).
     **form
-        How CSV is written: fields of :class:`fathomless.tables.csv.Form`. Of the delimiters "auto" takes the one of
-        comma, semicolon, tab and bar that gives the header the most cells; the decimal mark it finds by the cells of
-        all columns.
+        Format of CSV: fields of :class:`fathomless.tables.csv.Dialect`. The delimiter "auto" is the one of comma,
+        semicolon, tab and bar that gives the header the most cells. The decimal mark "auto" is inferred from the cells
+        of all columns.
 
     Raises
     ------
     FileError
-        If pyarrow (of Excel, openpyxl) is not installed, or the file is missing, cannot be read, is damaged, of
-        another format or encoding, or has rows of different lengths.
+        If pyarrow (or openpyxl, for Excel) is not installed, or the file is missing, unreadable, damaged, of another
+        format or encoding, or has rows of different lengths.
     DataError
-        For a form that cannot be, or if there is no header, a name is empty or repeated, a wanted column or all rows
-        are absent, or there is not enough memory.
+        If a field of the format is not allowed, there is no header or no row, a name is empty or repeated, a requested
+        column is absent, or there is not enough memory.
 
     Notes
     -----
-    The text of a CSV file stays in memory until its columns are typed. Types of Parquet are kept as they are. Not
-    guaranteed: that a Parquet file holds what was written, where the writer left out its checksums.
+    The text of a CSV file stays in memory until its columns have types. Damage to a Parquet file is not detected if the
+    file has no checksums.
     """
-    name = named(source)
-    from fathomless.tables.csv import Form, Watched
+    name = describe_source(source)
+    from fathomless.tables.csv import Dialect, TeeReader
     from fathomless.tables.headers import check_names
 
-    written = Form(**form)
+    written = Dialect(**form)
     if columns is not None:
         check_names(columns, "columns")
     sha = hashlib.sha256()
-    with explained(name, "cannot be read"), _opened(source) as file:
-        raw = Watched(file, sha.update)
-        kind, content = _recognise(raw, name)
+    with explain_errors(name, "cannot be read"), _open(source) as file:
+        raw = TeeReader(file, sha.update)
+        kind, content = _detect_format(raw, name)
         if kind in _TYPED:
-            frame = _whole(_TYPED[kind](_seekable(file, raw, content, name), name), columns, written, name)
+            frame = _read_typed(_TYPED[kind](_make_seekable(file, raw, content, name), name), columns, written, name)
             notation, kept = dict[str, str](), None
         else:
-            cells = _cells(content, kind, columns, written, name)
-            frame, notation, kept = _inferred(cells, written, name, used)
-            while raw.read(_CHUNK):  # what no decompressor asked for belongs to the fingerprint too
+            cells = _read_cells(content, kind, columns, written, name)
+            frame, notation, kept = _infer_types(cells, written, name, used)
+            while raw.read(_CHUNK):  # the checksum includes bytes that the decompressor did not read
                 pass
     if not len(frame):
-        raise DataError(f"{name} has column names and no rows; give a table with at least one row")
+        raise DataError(f"{name} has a header but no rows; give a table with at least one row")
     rows = None if kept is None or kept.rows.all() else kept.rows
     return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, kept.notes if kept else ())
 
@@ -171,123 +184,128 @@ def batches(
     *,
     rows: int = 65536,
     notation: Mapping[str, str] | None = None,
-    used: "Callable[[pa.Table], Used] | None" = None,
+    used: "Callable[[pa.Table], UsedRows] | None" = None,
     **form: Any,
 ) -> "Iterator[pa.Table]":
-    """Read a table piece by piece, with columns of known kinds; the memory does not grow with the number of rows.
+    """Read a table piece by piece, with columns of known kinds; memory use does not grow with the number of rows.
 
-    The values are those that :func:`read` finds. Of text "numeric" columns are float64, "boolean" ones bool, "date"
-    ones timestamp[us], and all others text. In files with types numbers become float64 where they are "numeric", and
-    text that is of another kind than "category" is read as in CSV; the rest keeps its type.
+    The values equal those of :func:`read`. In text formats, "numeric" columns become float64, "boolean" columns bool,
+    "date" columns timestamp[us], and all others text. In typed files, numbers of "numeric" columns become float64, and
+    text of a kind other than "category" is parsed as in CSV; all other columns keep their types.
 
     Parameters
     ----------
     source, **form
-        As in :func:`read`; a decimal mark of "auto" allows both, and prefers the point.
+        As in :func:`read`; the decimal mark "auto" allows both marks and prefers the point.
     notation : mapping of str to str, optional
-        How columns of text wrote numbers and dates in another table, as :func:`read` has found it; columns of numbers
-        that it lacks were plain, without units and marks between thousands.
+        Notation of the text columns of the training table, as found by :func:`read`. Numeric columns without an entry
+        were plain there, without units and thousands separators.
     used : callable, optional
-        As in :func:`read`; the table is read at once then. Cells of other rows need not be of their kinds.
+        As in :func:`read`; the table is then read at once. Dropped rows may have cells of other kinds.
     kinds : mapping of str to {"numeric", "boolean", "category", "date"}
-        What is known of some columns, which must all be there.
+        Kinds of some columns, all of which must be present.
     rows : int
-        Rows of every piece but the last.
+        Number of rows of every piece but the last.
 
     Yields
     ------
     pyarrow.Table
-        With all columns of the file, in its order. A table without rows gives one piece without rows.
+        Table with all columns of the file, in their order. A table without rows yields one piece without rows.
 
     Raises
     ------
     FileError
         As :func:`read` does.
     DataError
-        As :func:`read` does, and for a cell that is not of its kind, or is one number with a decimal point and another
-        with a decimal comma where nothing tells which it is. An error comes with the piece that it is in.
+        As :func:`read` does, and if a cell is not of the kind of its column, or may be read with either decimal mark
+        and no other cell determines the mark. The error is raised when its piece is read.
 
     Warns
     -----
     DataWarning
-        If the table has another decimal mark than the one that `notation` is of.
+        If the table has another decimal mark than `notation`.
 
     Notes
     -----
-    Not guaranteed: less memory than a row group of a Parquet file takes, or than all of a Parquet or Feather file from
-    a pipe, and of JSON lines and Excel from anywhere.
+    Memory must hold at least a row group of a Parquet file, the whole of a Parquet or Feather file from a pipe, and the
+    whole of a JSON lines or Excel file.
     """
-    name = named(source)
-    from fathomless.tables.csv import COLUMN_KINDS, Form, Watched, equal_tables, trimmed, with_kinds
+    name = describe_source(source)
+    from fathomless.tables.csv import COLUMN_KINDS, Dialect, TeeReader, cast_columns, regroup, strip_text_columns
     from fathomless.tables.headers import check_present
-    from fathomless.tables.known import known_of, of_used
+    from fathomless.tables.rules import cast_used_rows, find_rules
 
-    written = Form(**form)
+    written = Dialect(**form)
     unknown = sorted(set(kinds.values()) - set(COLUMN_KINDS))
     if unknown or rows < 1:
-        raise DataError(f"kinds has {unknown}, rows is {rows}; kinds are {', '.join(COLUMN_KINDS)}, rows at least 1")
-    with explained(name, "cannot be read"), _opened(source) as file:
-        raw = Watched(file)
-        kind, content = _recognise(raw, name)
+        raise DataError(
+            f"kinds has {unknown}, rows is {rows}; allowed kinds are {', '.join(COLUMN_KINDS)}, and rows at least 1"
+        )
+    with explain_errors(name, "cannot be read"), _open(source) as file:
+        raw = TeeReader(file)
+        kind, content = _detect_format(raw, name)
         pieces: Iterable[pa.RecordBatch]
         if kind in _TYPED:
-            found = _TYPED[kind](_seekable(file, raw, content, name), name)
+            typed = _TYPED[kind](_make_seekable(file, raw, content, name), name)
             _check_header(written, name)
-            schema, pieces = found.schema, found.pieces(min(rows, 65536))
-            fitted, delimiter = {column: known for column, known in kinds.items() if known != "category"}, ""
+            schema = typed.schema
+            pieces = typed.pieces(min(rows, 65536))
+            fitted = {column: known for column, known in kinds.items() if known != "category"}
+            delimiter = ""
         else:
-            schema, pieces, delimiter = _cells(content, kind, None, written, name)
+            schema, pieces, delimiter = _read_cells(content, kind, None, written, name)
             fitted = dict.fromkeys(schema.names, "category") | dict(kinds)
         check_present(kinds, schema.names, name)
         pieces = iter(pieces)
         ahead = list(itertools.islice(pieces, 1))
-        known = known_of(ahead, kinds, notation, written, delimiter, name)
+        known = find_rules(ahead, kinds, notation, written, delimiter, name)
         if used is not None and kind not in _TYPED:
-            yield of_used(_gathered(schema, itertools.chain(ahead, pieces), name), used, fitted, known, name)
+            yield cast_used_rows(_gather(schema, itertools.chain(ahead, pieces), name), used, fitted, known, name)
             return
         start = 1
-        for table in equal_tables(schema, itertools.chain(ahead, pieces), rows):
-            table = trimmed(table) if kind in _TYPED else table
-            yield with_kinds(table, fitted, known, name, start)
+        for table in regroup(schema, itertools.chain(ahead, pieces), rows):
+            table = strip_text_columns(table) if kind in _TYPED else table
+            yield cast_columns(table, fitted, known, name, start)
             start += len(table)
 
 
-def words(source: Source, columns: Sequence[str], rows: Sequence[int], **form: Any) -> list[str]:
-    """Return the words for missing values in some rows of CSV or Excel, whose numbers are given, from 0.
+def find_missing_words(source: Source, columns: Sequence[str], rows: Sequence[int], **form: Any) -> list[str]:
+    """Return the words for missing values in the given rows, counted from 0, of a CSV or Excel file.
 
-    Standard input has been read by then, and gives none.
+    Return none for standard input, which cannot be read twice.
     """
     import pyarrow.compute as pc
 
-    from fathomless.tables.csv import CELL, MISSING, Form, Watched, stripped
+    from fathomless.tables.csv import CELL, MISSING, Dialect, TeeReader, strip_text
 
     if source == "-":
         return []
-    name, written = named(source), Form(**form)
-    with explained(name, "cannot be read"), _opened(source) as file:
-        kind, content = _recognise(Watched(file), name)
+    name = describe_source(source)
+    written = Dialect(**form)
+    with explain_errors(name, "cannot be read"), _open(source) as file:
+        kind, content = _detect_format(TeeReader(file), name)
         if kind in _TYPED:
             return []
-        schema, pieces, _ = _cells(content, kind, columns, written, name, ("",))
-        found = _gathered(schema, pieces, name).take(rows)
-    texts = [pc.struct_field(column, "text") if column.type == CELL else column for column in found.columns]
-    return [word for column in texts for word in stripped(column, ("",)).to_pylist() if word in MISSING]
+        schema, pieces, _ = _read_cells(content, kind, columns, written, name, ("",))
+        table = _gather(schema, pieces, name).take(rows)
+    texts = [pc.struct_field(column, "text") if column.type == CELL else column for column in table.columns]
+    return [word for column in texts for word in strip_text(column, ("",)).to_pylist() if word in MISSING]
 
 
 @dataclass(frozen=True)
-class Groups:
-    """A Parquet file, whose groups of rows can be read in any order.
+class RowGroups:
+    """Parquet file whose row groups can be read in any order.
 
     Attributes
     ----------
     name : str
-        Where it is.
+        Path of the file.
     schema : pyarrow.Schema
-        Names and types of its columns.
+        Names and types of the columns.
     sizes : tuple of int
-        Rows of each group.
+        Number of rows of each row group.
     footer : pyarrow.parquet.FileMetaData
-        What the file says of itself.
+        Metadata of the file.
     """
 
     name: str
@@ -296,57 +314,56 @@ class Groups:
     footer: Any
 
     def read(self, group: int, columns: Sequence[str], rows: int = 8192) -> "Iterator[pa.Table]":
-        """Yield some columns of one group, at most so many rows at a time; raises as :func:`read` does."""
+        """Yield columns of one row group, at most `rows` rows at a time; raise errors as :func:`read` does."""
         import pyarrow as pa
         from pyarrow import parquet
 
-        from fathomless.tables.csv import trimmed
+        from fathomless.tables.csv import strip_text_columns
 
-        with explained(self.name, "cannot be read"), _opened(self.name) as file:
-            found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=self.footer, pre_buffer=False)
-            for batch in found.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
-                yield trimmed(pa.Table.from_batches([_valid(batch)]).select(list(columns)))
+        with explain_errors(self.name, "cannot be read"), _open(self.name) as file:
+            reader = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=self.footer, pre_buffer=False)
+            for batch in reader.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
+                yield strip_text_columns(pa.Table.from_batches([_validate(batch)]).select(list(columns)))
 
 
-def groups(path: Source) -> Groups:
-    """Look at a Parquet file; only its footer is read.
+def open_row_groups(path: Source) -> RowGroups:
+    """Read the footer of a Parquet file.
 
     Raises
     ------
     FileError
         As :func:`read` does.
     DataError
-        If it is not Parquet, with a way to make it so, or has names that are empty or repeated.
+        If the file is not Parquet (the message says how to convert it), or a name is empty or repeated.
     """
-    name = named(path)
+    name = describe_source(path)
     import pyarrow as pa
 
-    from fathomless.tables.csv import Watched
+    from fathomless.tables.csv import TeeReader
 
-    with explained(name, "cannot be read"), _opened(name) as file:
-        if path == "-" or _recognise(Watched(file), name)[0] != "parquet":
+    with explain_errors(name, "cannot be read"), _open(name) as file:
+        if path == "-" or _detect_format(TeeReader(file), name)[0] != "parquet":
             raise DataError(
-                f"{name} is not a Parquet file, which alone can be read in any order; write it as one, piece by piece: "
-                "fathomless.tables.files.batches reads and fathomless.tables.writers.writer writes pieces"
+                f"{name} is not a Parquet file, and only Parquet can be read in any order; convert it piece by piece: "
+                "fathomless.tables.files.batches reads pieces, and fathomless.tables.writers.writer writes them"
             )
         file.seek(0)
-        found = _Parquet(pa.PythonFile(file, "r"), name)
-        footer = found.file.metadata
-        return Groups(
-            name, found.schema, tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups)), footer
-        )
+        opened = _Parquet(pa.PythonFile(file, "r"), name)
+        footer = opened.file.metadata
+        sizes = tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+        return RowGroups(name, opened.schema, sizes, footer)
 
 
 # ----------------------------------------------------------------------------------------------- reading
 
 
-def named(place: Source, standard: str = "standard input") -> str:
-    """Name a source or a target in words, once it is known that pyarrow is there.
+def describe_source(place: Source, standard: str = "standard input") -> str:
+    """Return the name of a source or a target for messages, and check that pyarrow is installed.
 
     Raises
     ------
     FileError
-        If it is not installed.
+        If pyarrow is not installed.
     """
     name = standard if place == "-" else os.fspath(place)
     try:
@@ -357,10 +374,10 @@ def named(place: Source, standard: str = "standard input") -> str:
 
 
 @contextlib.contextmanager
-def _opened(source: Source) -> Iterator[IO[bytes]]:
+def _open(source: Source) -> Iterator[IO[bytes]]:
     if source == "-":
         if sys.stdin is None:
-            raise FileError("standard input is closed; give a file, or open it")
+            raise FileError("standard input is closed; give a file")
         yield sys.stdin.buffer
         return
     path = Path(source)
@@ -372,8 +389,8 @@ def _opened(source: Source) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _recognise(raw: "Watched", name: str) -> "tuple[str, io.BufferedReader[Watched]]":
-    """Say what a file is, "text" if nothing else, and return it with a buffer, to be read from its start."""
+def _detect_format(raw: "TeeReader", name: str) -> "tuple[str, io.BufferedReader[TeeReader]]":
+    """Detect the format of a file, "text" by default; return it with a buffer that begins at the start of the file."""
     content = io.BufferedReader(raw, _CHUNK)
     ahead = content.peek()
     if not ahead:
@@ -383,36 +400,37 @@ def _recognise(raw: "Watched", name: str) -> "tuple[str, io.BufferedReader[Watch
     return next((kind for kind, magic in _MAGIC.items() if magic.match(ahead)), "text"), content
 
 
-def _decompressed(content: "io.BufferedReader[Watched]", kind: str, name: str) -> "io.BufferedReader[Watched]":
+def _decompress(content: "io.BufferedReader[TeeReader]", kind: str, name: str) -> "io.BufferedReader[TeeReader]":
     if kind == "text":
         return content
     import pyarrow as pa
 
-    from fathomless.tables.csv import Watched
+    from fathomless.tables.csv import TeeReader
 
     packed: Any = lzma.LZMAFile(content) if kind == "xz" else pa.CompressedInputStream(pa.PythonFile(content), kind)  # noqa: SIM115
-    text = io.BufferedReader(Watched(packed), _CHUNK)
+    text = io.BufferedReader(TeeReader(packed), _CHUNK)
     ahead = text.peek()
     if any(magic.match(ahead) for magic in _MAGIC.values()):
-        raise FileError(f"{name} is compressed and holds no CSV; decompress it first")
+        raise FileError(f"{name} is compressed but does not contain CSV or JSON lines; decompress it first")
     return text
 
 
-def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watched]", name: str) -> Any:
-    """Return a file in which Parquet can jump: the file itself once it was watched, or all bytes left."""
+def _make_seekable(file: IO[bytes], raw: "TeeReader", content: "io.BufferedReader[TeeReader]", name: str) -> Any:
+    """Return a seekable file for Parquet: the file itself after it was read once, or all remaining bytes in memory."""
     import pyarrow as pa
 
     if not file.seekable() or file.tell() != raw.bytes:
-        return pa.BufferReader(_all(content, name))
+        return pa.BufferReader(_read_all(content, name))
     while raw.read(_CHUNK):
         pass
     file.seek(0)
     return pa.PythonFile(file, "r")
 
 
-def _all(content: "io.BufferedReader[Watched]", name: str) -> bytes:
-    """Read all bytes that are left, as long as there is memory for them, and for them once more."""
-    pieces, size = [], 0
+def _read_all(content: "io.BufferedReader[TeeReader]", name: str) -> bytes:
+    """Read all remaining bytes while there is memory for two copies of them."""
+    pieces = []
+    size = 0
     while piece := content.read(_STEP):
         pieces.append(piece)
         size += len(piece)
@@ -421,146 +439,150 @@ def _all(content: "io.BufferedReader[Watched]", name: str) -> bytes:
     return b"".join(pieces)
 
 
-def _cells(
+def _read_cells(
     content: Any,
     kind: str,
     columns: Sequence[str] | None,
-    form: "Form",
+    form: "Dialect",
     name: str,
     missing: Sequence[str] | None = None,
 ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
-    """Take a file without types apart: the names of its columns, text or cells in blocks, and the delimiter, if any."""
+    """Read an untyped file as a schema, record batches of text or cells, and the delimiter, "" if there is none."""
     from fathomless.tables import formats
-    from fathomless.tables.csv import MISSING, cut, recoded
+    from fathomless.tables.csv import MISSING, decode, split_cells
 
     missing = MISSING if missing is None else missing
 
     if kind == "sheet":
-        return (*formats.sheet(_all(content, name), columns, form.header, name, missing), "")
-    text = recoded(_decompressed(content, kind, name), form.encoding, name)
+        return (*formats.read_sheet(_read_all(content, name), columns, form.header, name, missing), "")
+    text = decode(_decompress(content, kind, name), form.encoding, name)
     if formats.is_json(text.peek()):
         _check_header(form, name)
-        return (*formats.json_lines(_all(text, name), columns, name), "")
-    return cut(text, columns, form, name, missing)
+        return (*formats.read_json_lines(_read_all(text, name), columns, name), "")
+    return split_cells(text, columns, form, name, missing)
 
 
-def _inferred(
+def _infer_types(
     cells: "tuple[pa.Schema, Iterator[pa.RecordBatch], str]",
-    form: "Form",
+    form: "Dialect",
     name: str,
-    used: "Callable[[pa.Table], Used] | None",
-) -> "tuple[pa.Table, dict[str, str], Used | None]":
-    """Find the types of text and cells, in the rows that are used."""
+    used: "Callable[[pa.Table], UsedRows] | None",
+) -> "tuple[pa.Table, dict[str, str], UsedRows | None]":
+    """Infer the types of text columns from the rows that are used."""
     import pyarrow as pa
 
-    from fathomless.tables.arrays import together
-    from fathomless.tables.csv import bare, inferred
-    from fathomless.tables.notations import HEAD, MARKS, leanings, mark_of
+    from fathomless.tables.arrays import map_columns
+    from fathomless.tables.csv import infer_column, strip_missing
+    from fathomless.tables.notations import HEAD, MARKS, infer_column_marks, infer_decimal_mark
 
     schema, pieces, delimiter = cells
-    table = _gathered(schema, pieces, name)
+    table = _gather(schema, pieces, name)
     kept = used(table) if used is not None and len(table) else None
     if kept is not None and not kept.rows.all():
         table = table.filter(pa.array(kept.rows))
-    left = table.columns[::-1]
+    remaining = table.columns[::-1]
     del table
-    heads = together((column.slice(0, HEAD) for column in left), bare)
-    mark = mark_of(heads, delimiter) if form.decimal == "auto" else form.decimal
-    sure = form.decimal != "auto" or mark in leanings(heads)
+    heads = map_columns((column.slice(0, HEAD) for column in remaining), strip_missing)
+    mark = infer_decimal_mark(heads, delimiter) if form.decimal == "auto" else form.decimal
+    sure = form.decimal != "auto" or mark in infer_column_marks(heads)
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
-    # the text of a column goes when its values are there
-    found = [inferred(left.pop(), marks, form.dates, sure) for _ in schema]
-    told = {column: notation for column, (_, notation) in zip(schema.names, found, strict=True) if notation}
-    return pa.table([values for values, _ in found], schema.names), told, kept
+    # popping frees the text of each column as soon as its values exist
+    results = [infer_column(remaining.pop(), marks, form.dates, sure) for _ in schema]
+    notation = {column: notation for column, (_, notation) in zip(schema.names, results, strict=True) if notation}
+    return pa.table([values for values, _ in results], schema.names), notation, kept
 
 
-def _gathered(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) -> "pa.Table":
-    """Put pieces of a table together, as long as there is memory."""
+def _gather(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) -> "pa.Table":
+    """Concatenate pieces of a table while there is memory."""
     import pyarrow as pa
 
-    gathered, size, asked = [], 0, 0
+    gathered = []
+    size = 0
+    next_check = 0
     for piece in pieces:
         gathered.append(piece)
         size += piece.nbytes
-        if size >= asked:
+        if size >= next_check:
             what = f"more of {name} (so far {memory.human(size)})"
             memory.require(_RESERVE, what, lambda share: "give fewer rows or columns")
-            asked = size + _STEP
+            next_check = size + _STEP
     return pa.Table.from_batches(gathered, schema)
 
 
-def _whole(found: "_Parquet | _Arrow", columns: Sequence[str] | None, form: "Form", name: str) -> "pa.Table":
-    from fathomless.tables.csv import trimmed
+def _read_typed(opened: "_Parquet | _Arrow", columns: Sequence[str] | None, form: "Dialect", name: str) -> "pa.Table":
+    from fathomless.tables.csv import strip_text_columns
     from fathomless.tables.headers import check_present
 
     _check_header(form, name)
-    wanted = found.schema.names if columns is None else list(columns)
-    check_present(wanted, found.schema.names, name)
-    return trimmed(found.read(wanted).select(wanted))
+    wanted = opened.schema.names if columns is None else list(columns)
+    check_present(wanted, opened.schema.names, name)
+    return strip_text_columns(opened.read(wanted).select(wanted))
 
 
-def _check_header(form: "Form", name: str) -> None:
+def _check_header(form: "Dialect", name: str) -> None:
     if not form.header:
-        raise DataError(f"{name} names its columns itself; --no-header is for CSV and Excel: leave it out")
+        raise DataError(f"{name} stores its column names; omit --no-header, which is for CSV and Excel")
 
 
 class _Parquet:
-    """A Parquet file, and its columns."""
+    """Open Parquet file."""
 
     def __init__(self, file: Any, name: str) -> None:
         from pyarrow import parquet
 
         from fathomless.tables.headers import check_names
 
-        self.file, self.name = parquet.ParquetFile(file, pre_buffer=False), name  # else all row groups are read ahead
+        self.file = parquet.ParquetFile(file, pre_buffer=False)  # pre-buffering would read all row groups ahead
+        self.name = name
         self.schema = self.file.schema_arrow
         check_names(self.schema.names, name)
 
     def read(self, columns: Sequence[str]) -> "pa.Table":
-        # a small file may hold one value a billion times
+        # a small file may hold one value a billion times, so its size says little about the memory
         rows = self.file.metadata.num_rows
         what = f"{self.name}, with {rows} rows and {len(columns)} columns,"
         memory.require(8.0 * rows * len(columns), what, lambda share: "give fewer rows or columns")
-        return _valid(self.file.read(columns=list(columns)))
+        return _validate(self.file.read(columns=list(columns)))
 
     def pieces(self, rows: int) -> "Iterator[pa.RecordBatch]":
-        return map(_valid, self.file.iter_batches(batch_size=rows))
+        return map(_validate, self.file.iter_batches(batch_size=rows))
 
 
 class _Arrow:
-    """A Feather or Arrow file, and its columns."""
+    """Open Feather or Arrow file."""
 
     def __init__(self, file: Any, name: str) -> None:
         from pyarrow import ipc
 
         from fathomless.tables.headers import check_names
 
-        self.file, self.name = ipc.open_file(file), name
+        self.file = ipc.open_file(file)
+        self.name = name
         self.schema = self.file.schema
         check_names(self.schema.names, name)
 
     def read(self, columns: Sequence[str]) -> "pa.Table":
-        return _gathered(self.schema, self.pieces(0), self.name)
+        return _gather(self.schema, self.pieces(0), self.name)
 
     def pieces(self, rows: int) -> "Iterator[pa.RecordBatch]":
-        return (_valid(self.file.get_batch(i)) for i in range(self.file.num_record_batches))
+        return (_validate(self.file.get_batch(i)) for i in range(self.file.num_record_batches))
 
 
 _TYPED: Mapping[str, Callable[[Any, str], "_Parquet | _Arrow"]] = {"parquet": _Parquet, "arrow": _Arrow}
 
 
-def _valid(found: Any) -> Any:
-    """Refuse what a damaged file may give: text that is none, offsets that lead nowhere."""
-    found.validate(full=True)
-    return found
+def _validate(data: Any) -> Any:
+    """Check Arrow data, since a damaged file may give invalid text or offsets out of range."""
+    data.validate(full=True)
+    return data
 
 
 # ------------------------------------------------------------------------------------------------ errors
 
 
 @contextlib.contextmanager
-def explained(name: str, what: str) -> Iterator[None]:
-    """Turn errors of the system, of pyarrow and of decompressors into one line that says what to do."""
+def explain_errors(name: str, what: str) -> Iterator[None]:
+    """Turn errors of the system, pyarrow and decompressors into a one-line message with advice."""
     import pyarrow as pa
 
     try:
@@ -570,21 +592,21 @@ def explained(name: str, what: str) -> Iterator[None]:
     except MemoryError as error:
         raise FileError(f"{name} {what}: there is not enough memory; give fewer rows or columns") from error
     except (OSError, pa.ArrowException, EOFError, lzma.LZMAError) as error:
-        raise FileError(f"{name} {what}: {_reason(error)}") from error
+        raise FileError(f"{name} {what}: {_explain(error)}") from error
 
 
-def _reason(error: Exception) -> str:
-    from fathomless.tables.headers import short
+def _explain(error: Exception) -> str:
+    from fathomless.tables.headers import quote
 
     if isinstance(error, OSError) and error.errno:
         advice = {
             errno.ENOENT: "create that folder or choose another",
             errno.ENOSPC: "free some space or choose another disk",
-            errno.EDQUOT: "your quota is used up: remove some files or choose another disk",
-            errno.EFBIG: "files may not grow that large here (ulimit -f): raise the limit or choose another disk",
+            errno.EDQUOT: "the disk quota is used up: remove files or choose another disk",
+            errno.EFBIG: "the limit on the file size is reached (ulimit -f): raise it or choose another disk",
             errno.EROFS: "the file system is read-only: choose another folder",
             errno.EACCES: "permission is missing: change it or choose another place",
             errno.EPERM: "permission is missing: change it or choose another place",
         }.get(error.errno, "check the disk and the path")
         return f"{error.strerror or error} (errno {error.errno}); {advice}"
-    return f"it is damaged ({short(str(error) or type(error).__name__, 120)}); copy or write it again"
+    return f"the file is damaged ({quote(str(error) or type(error).__name__, 120)}); copy or write it again"

@@ -1,13 +1,13 @@
-r"""How text writes numbers and dates: decimal commas, marks between thousands, units, days first.
+r"""Notations of numbers and dates in text: decimal marks, thousands separators, units, and the order of dates.
 
-A notation is plain text. Of numbers it is their decimal mark, "." or ",": between thousands stand the other mark, a
-space or an apostrophe, in groups of three digits, and before or after a number a currency or a per cent sign, which are
-left out; a per cent sign follows the mark, ".%". Of dates it is a format of :func:`time.strptime`.
+A notation is a string. For numbers it is the decimal mark, "." or ",", followed by "%" if the numbers have a per cent
+sign. Thousands separators are the other mark, a space or an apostrophe, between groups of three digits. A currency or a
+per cent sign before or after a number is dropped. For dates the notation is a format of :func:`time.strptime`.
 
-Cells decide. A number can be read by one mark, or by both (1.234): then the others of its table tell, and if they do
-not, the delimiter does: of a file cut by semicolons 1,234 is a number with a decimal comma. Dates with
-slashes or dashes may begin with the day or the month: a cell that only one of them can be decides, and if there is
-none, the column stays text, unless the caller knows which.
+The notation is inferred from the cells. Some numbers, such as 1.234, can be read with either mark. For these the other
+cells of the table determine the mark, and if they do not, the delimiter does: in a file delimited by semicolons, 1,234
+has a decimal comma. Dates with slashes or dashes may begin with the day or the month. A cell such as 31/12/2024
+determines the order; without one, the column stays text unless the caller gives the order.
 """
 
 import contextlib
@@ -30,36 +30,36 @@ __all__ = [
     "HEAD",
     "MARKS",
     "ORDERS",
-    "Known",
-    "ambiguous",
-    "as_before",
-    "days",
-    "doubtful",
+    "ColumnRule",
+    "describe_notation",
+    "distinct_units",
+    "extract_units",
+    "has_unit",
+    "infer_column_marks",
+    "infer_decimal_mark",
+    "infer_rules",
+    "is_doubtful",
     "is_numeric",
-    "leanings",
-    "mark_of",
-    "matching",
-    "numbers",
-    "unit_of",
-    "units",
-    "with_unit",
-    "words",
+    "match_ambiguous",
+    "match_numbers",
+    "parse_dates",
+    "parse_numbers",
 ]
 
 #: Decimal marks.
 MARKS = (".", ",")
-#: What comes first in a date, where no cell tells.
+#: Orders of dates that no cell determines.
 ORDERS = ("day-first", "month-first")
-#: The notation of text that may be dates with the day first or with the month first.
+#: Notation of text that may be dates in either order.
 AMBIGUOUS = "ambiguous dates"
 
-#: Cells of a column that tell how its table writes numbers.
+#: Number of first cells of a column from which the decimal mark is inferred.
 HEAD = 1000
-_FEW = 0.05  # of the cells of a column, which do not settle its decimal mark
-_MOST = 0.8  # of these cells, which must be numbers
+_FEW = 0.05  # share of the cells of a column that is too small to determine its decimal mark
+_MOST = 0.8  # share of the first cells that must be numbers
 _SPACES = "  \u2009\u202f'’"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
-#: How a cell begins that is a number or a date.
+#: Beginning of a cell that may be a number or a date.
 BEGINNING = re.compile(rf"\s*(?:[-+.,\d]|{_UNIT}|inf|nan)", re.IGNORECASE)
 _BARE = rf"^\s*([-+]?)\s*{_UNIT}?\s*([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?)\s*{_UNIT}?\s*$"
 _GRAMMAR: Mapping[str, str] = {
@@ -68,7 +68,7 @@ _GRAMMAR: Mapping[str, str] = {
     for mark, own, other in ((".", r"\.", ","), (",", ",", r"\."))
 }
 _BETWEEN: Mapping[str, str] = {".": f"[,{_SPACES}]", ",": f"[.{_SPACES}]"}
-_DAYS: Mapping[str, tuple[str, ...]] = {  # of one pattern of text, in which orders it may be
+_DAYS: Mapping[str, tuple[str, ...]] = {  # possible formats of each pattern of text
     r"^\d{1,2}\.\d{1,2}\.\d{4}": ("%d.%m.%Y",),
     r"^\d{4}/\d{1,2}/\d{1,2}": ("%Y/%m/%d",),
     r"^\d{4}\.\d{1,2}\.\d{1,2}": ("%Y.%m.%d",),
@@ -81,21 +81,21 @@ Column: TypeAlias = pa.ChunkedArray
 
 
 @dataclass(frozen=True)
-class Known:
+class ColumnRule:
     """Rules for reading the cells of one column.
 
     Attributes
     ----------
     notation : str
-        A decimal mark, a format of dates, or "auto".
+        A decimal mark, a date format, or "auto".
     marks : tuple of str
-        Decimal marks that are allowed, the likeliest first.
+        Allowed decimal marks, the most likely first.
     units : bool
-        Whether currencies and per cent signs are allowed.
+        True if currencies and per cent signs are allowed.
     doubt : str
-        Marks that may not stand in a number of more than one value, such as 1,234.
+        Marks that must not occur in an ambiguous number, such as 1,234.
     percent : bool
-        Whether all numbers must have a per cent sign.
+        True if all numbers must have a per cent sign.
     """
 
     notation: str = "auto"
@@ -106,55 +106,55 @@ class Known:
 
 
 def is_numeric(notation: str) -> bool:
-    """Return True for a notation of numbers, False for one of dates."""
+    """Return True if a notation is one of numbers, False if it is one of dates."""
     return notation in MARKS or notation in [mark + "%" for mark in MARKS]
 
 
-def numbers(cells: Column, mark: str) -> Column | None:
-    """Read text as numbers with a decimal mark; nothing if a cell is none, or their units differ.
+def parse_numbers(cells: Column, mark: str) -> Column | None:
+    """Parse text as numbers with a given decimal mark; return None if a cell is not a number, or units differ.
 
     Examples
     --------
-    >>> numbers(pa.chunked_array([["1.234,50 €", "7 €"]]), ",").to_pylist()
+    >>> parse_numbers(pa.chunked_array([["1.234,50 €", "7 €"]]), ",").to_pylist()
     [1234.5, 7.0]
     """
-    if len(cells) > 2 * HEAD and numbers(cells.slice(0, HEAD), mark) is None:  # text, as a rule
+    if len(cells) > 2 * HEAD and parse_numbers(cells.slice(0, HEAD), mark) is None:  # quick test for text
         return None
-    if not pc.all(matching(cells, mark), min_count=0).as_py() or len(units(cells)) > 1:
+    if not pc.all(match_numbers(cells, mark), min_count=0).as_py() or len(distinct_units(cells)) > 1:
         return None
-    plain = pc.replace_substring_regex(_bare(cells), _BETWEEN[mark], "")
+    plain = pc.replace_substring_regex(_strip_units(cells), _BETWEEN[mark], "")
     with contextlib.suppress(pa.ArrowInvalid):
         return pc.cast(pc.replace_substring(plain, mark, "."), pa.float64())
     return None
 
 
-def matching(cells: Column, mark: str) -> Column:
-    """Return which cells are numbers with a decimal mark, with any unit; missing ones stay missing."""
-    return pc.match_substring_regex(_bare(cells), _GRAMMAR[mark])
+def match_numbers(cells: Column, mark: str) -> Column:
+    """Return a mask of the cells that are numbers with a given decimal mark, with any unit; missing if a cell is."""
+    return pc.match_substring_regex(_strip_units(cells), _GRAMMAR[mark])
 
 
-def ambiguous(cells: Column, marks: str) -> Column:
-    """Return which cells hold one of some marks, and are another number by each decimal mark, such as 1,234."""
-    both = pc.and_(matching(cells, "."), matching(cells, ","))
+def match_ambiguous(cells: Column, marks: str) -> Column:
+    """Return a mask of the cells that contain one of `marks` and are numbers with either mark, such as 1,234."""
+    both = pc.and_(match_numbers(cells, "."), match_numbers(cells, ","))
     return pc.and_(both, pc.match_substring_regex(cells, f"[{marks}]"))
 
 
-def _bare(cells: Column) -> Column:
+def _strip_units(cells: Column) -> Column:
     return pc.replace_substring_regex(cells, _BARE, r"\1\2")
 
 
-def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tuple[Column, str] | None:
-    """Read text as dates that are not ISO; return them and their format.
+def parse_dates(cells: Column, notation: str | None = None, dates: str = "auto") -> tuple[Column, str] | None:
+    """Parse text as dates other than ISO dates; return the dates and their format.
 
-    Where days and months may stand in either order, `dates` decides, one of `ORDERS`; if it does not, the text comes
-    back as it is, and `AMBIGUOUS`.
+    If the order of day and month is not determined by a cell, `dates`, one of `ORDERS`, sets it. Otherwise the text is
+    returned unchanged, with `AMBIGUOUS`.
 
     Examples
     --------
-    >>> days(pa.chunked_array([["01.02.2024", "31.12.2023"]]))[1]
+    >>> parse_dates(pa.chunked_array([["01.02.2024", "31.12.2023"]]))[1]
     '%d.%m.%Y'
     """
-    if len(cells) > 2 * HEAD and not pc.any(_like_days(cells.slice(0, HEAD)), min_count=0).as_py():
+    if len(cells) > 2 * HEAD and not pc.any(_match_dates(cells.slice(0, HEAD)), min_count=0).as_py():
         return None
     for (pattern, orders), (rest, time) in itertools.product(_DAYS.items(), _TIMES.items()):
         if notation is not None and notation not in [order + time for order in orders]:
@@ -163,9 +163,12 @@ def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tup
             continue
         fitting = []
         for form in [order + time for order in orders] if notation is None else [notation]:
-            found = pc.strptime(cells, format=form, unit="us", error_is_null=True)
-            if found.null_count == cells.null_count and pc.all(_exist(cells, found, form), min_count=0).as_py():
-                fitting.append((found, form))
+            parsed = pc.strptime(cells, format=form, unit="us", error_is_null=True)
+            if (
+                parsed.null_count == cells.null_count
+                and pc.all(_match_existing(cells, parsed, form), min_count=0).as_py()
+            ):
+                fitting.append((parsed, form))
         if len(fitting) == 1 or (fitting and fitting[0][0].equals(fitting[-1][0])):
             return fitting[0]
         if dates in ORDERS and fitting:
@@ -174,88 +177,92 @@ def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tup
     return None
 
 
-def mark_of(columns: Iterable[Column], delimiter: str = "") -> str:
-    """Return the decimal mark of a table, by the first cells of its columns of text: "," where only it reads some.
+def infer_decimal_mark(columns: Iterable[Column], delimiter: str = "") -> str:
+    """Infer the decimal mark of a table from the first cells of its text columns: "," if only columns need it.
 
-    Where no column tells, the delimiter does: "," if it is a semicolon, and numbers have commas and no points.
+    If no column determines it, the mark is "," for a semicolon delimiter and numbers with commas and no points.
     """
     columns = list(columns)
-    if found := set(leanings(columns)) - {None}:
-        return "," if found == {","} else "."
-    heads = _heads(columns) if delimiter == ";" else []
-    commas = delimiter == ";" and any(_any(ambiguous(head, ",")) for head in heads)
-    return "," if commas and not any(_any(ambiguous(head, ".")) for head in heads) else "."
+    if marks := set(infer_column_marks(columns)) - {None}:
+        return "," if marks == {","} else "."
+    heads = _take_heads(columns) if delimiter == ";" else []
+    commas = delimiter == ";" and any(_is_any(match_ambiguous(head, ",")) for head in heads)
+    return "," if commas and not any(_is_any(match_ambiguous(head, ".")) for head in heads) else "."
 
 
-def as_before(
+def infer_rules(
     columns: Mapping[str, Column], known: Mapping[str, str], plain: Iterable[str], delimiter: str
-) -> tuple[dict[str, Known], str | None]:
-    """Say how a new table is to be read, whose columns were read before: by its own cells, as the first table was.
+) -> tuple[dict[str, ColumnRule], str | None]:
+    """Determine the reading rules of a new table from its cells and the notation of the training table.
 
     Parameters
     ----------
     columns : mapping of str to Column
-        The first cells of all columns of text, without what is missing.
+        First cells of all text columns, without missing values.
     known : mapping of str to str
-        The notations of some columns in the first table.
+        Notations of some columns in the training table.
     plain : iterable of str
-        Columns of numbers that needed no notation there: a decimal point, nothing between thousands, no unit.
+        Numeric columns that were plain in training: a decimal point, no thousands separators, no unit.
     delimiter : str
-        Of the new table.
+        Delimiter of the new table.
 
     Returns
     -------
     dict of str to Known
-        For the columns of `known` and `plain`.
+        Rules of the columns of `known` and `plain`.
     str or None
-        The decimal mark of the new table, if it is another one than before.
+        Decimal mark of the new table, if it differs from that of the training table.
 
     Notes
     -----
-    Of a column that can be read in one way only, that way is taken. Other columns follow the rest of the table, and, if
-    it does not tell, the first table. Numbers of two values are doubtful where the table contradicts itself; and, if it
-    does not tell, commas in a column that had none, and any whose delimiter is the decimal mark, or speaks against it.
+    A column that is readable with one mark only is read with this mark. Other columns follow the rest of the table, and
+    if it does not determine a mark, the training table. Ambiguous numbers are refused in three cases: columns of the
+    new table contradict each other; no cell determines the mark and a column has commas that it did not have in
+    training; or the delimiter conflicts with the mark.
     """
     before = dict.fromkeys(plain, ".") | {name: way[0] for name, way in known.items() if is_numeric(way)}
     common = next(iter(before.values()), None) if len(set(before.values())) == 1 else None
-    own = dict(zip(columns, leanings(columns.values()), strict=True))
-    told = {name: (way, before.get(name, common)) for name, way in own.items() if way}
-    same = any(way == old for way, old in told.values())
-    other = {way for way, old in told.values() if old not in (way, None)}
-    moved = next(iter(other)) if other and not same and len({way for way, _ in told.values()}) == 1 else None
-    found = {name: Known(way) for name, way in known.items() if not is_numeric(way)}
-    for name, mark in before.items():
-        way, explicit = moved or mark, name in known
+    inferred = dict(zip(columns, infer_column_marks(columns.values()), strict=True))
+    # mark now and in training, of the columns whose cells determine it
+    compared = {name: (mark, before.get(name, common)) for name, mark in inferred.items() if mark}
+    same = any(mark == old for mark, old in compared.values())
+    changed = {mark for mark, old in compared.values() if old not in (mark, None)}
+    consistent = len({mark for mark, _ in compared.values()}) == 1
+    moved = next(iter(changed)) if changed and not same and consistent else None
+    rules = {name: ColumnRule(way) for name, way in known.items() if not is_numeric(way)}
+    for name, old in before.items():
+        mark = moved or old
+        explicit = name in known
         doubt = ""
-        if other and moved is None:
-            doubt = "" if own.get(name) else ".,"
-            way = way if explicit else own.get(name) or way
-        elif not told:
-            doubt = "," if not explicit or (mark == "." and delimiter == ";") else ""
-            doubt += "." if mark == delimiter == "," and len(columns) > 1 else ""
+        if changed and moved is None:  # columns contradict each other
+            doubt = "" if inferred.get(name) else ".,"
+            mark = mark if explicit else inferred.get(name) or mark
+        elif not compared:  # no cell determines a mark
+            doubt = "," if not explicit or (old == "." and delimiter == ";") else ""
+            doubt += "." if old == delimiter == "," and len(columns) > 1 else ""
         percent = known.get(name, "").endswith("%")
-        found[name] = Known(way if explicit or moved else "auto", (way,), explicit, doubt, percent)
-    return found, moved
+        rules[name] = ColumnRule(mark if explicit or moved else "auto", (mark,), explicit, doubt, percent)
+    return rules, moved
 
 
-def _heads(columns: Iterable[Column]) -> list[Column]:
+def _take_heads(columns: Iterable[Column]) -> list[Column]:
     return [pc.utf8_trim_whitespace(column.slice(0, HEAD)).drop_null() for column in columns]
 
 
-def doubtful(cells: Column, mark: str) -> bool:
-    """Return True if few cells decide for a decimal mark under which the others have thousands: 1.234, 5.678, 1,5.
+def is_doubtful(cells: Column, mark: str) -> bool:
+    """Return True if few cells need a decimal mark with which the others have thousands separators: 1.234, 5.678, 1,5.
 
-    Those cells are then more likely of another notation, and the others have the other decimal mark.
+    These few cells are then more likely errors, and the other cells have the other decimal mark.
     """
     other = MARKS[1 - MARKS.index(mark)]
-    needing = _count(pc.and_(matching(cells, mark), pc.invert(matching(cells, other))))
-    return 0 < needing <= max(1.0, _FEW * len(cells)) and _count(ambiguous(cells, other)) > 0.5 * len(cells)
+    needing = _count(pc.and_(match_numbers(cells, mark), pc.invert(match_numbers(cells, other))))
+    return 0 < needing <= max(1.0, _FEW * len(cells)) and _count(match_ambiguous(cells, other)) > 0.5 * len(cells)
 
 
-def leanings(columns: Iterable[Column]) -> list[str | None]:
-    """Return for each column the decimal mark that reads most of its first cells, and more than the other mark."""
-    found: list[str | None] = []
-    for block, sizes in arrays.blocks(column.slice(0, HEAD) for column in columns):
+def infer_column_marks(columns: Iterable[Column]) -> list[str | None]:
+    """Return for each column the mark that reads most of its first cells, and more than the other mark; else None."""
+    marks: list[str | None] = []
+    for block, sizes in arrays.join_columns(column.slice(0, HEAD) for column in columns):
         cells = pa.chunked_array([pc.utf8_trim_whitespace(block)])
         ends = np.cumsum([0, *sizes])
 
@@ -263,61 +270,62 @@ def leanings(columns: Iterable[Column]) -> list[str | None]:
             before = np.cumsum([0, *which])
             return np.asarray(before[ends[1:]] - before[ends[:-1]])
 
-        present = counts(_mask(pc.is_valid(cells)))
-        point, comma = (_mask(matching(cells, mark)) for mark in MARKS)
+        present = counts(_to_mask(pc.is_valid(cells)))
+        point, comma = (_to_mask(match_numbers(cells, mark)) for mark in MARKS)
         for_point, for_comma = counts(point), counts(comma)
-        leans = np.where(for_point >= for_comma, 0, 1)  # the place of the mark
-        told = (np.maximum(for_point, for_comma) > _MOST * present) & (for_point != for_comma)
+        leans = np.where(for_point >= for_comma, 0, 1)  # index into MARKS
+        determined = (np.maximum(for_point, for_comma) > _MOST * present) & (for_point != for_comma)
         needing = np.where(leans == 0, counts(point & ~comma), counts(comma & ~point))
-        other = [counts(point & comma & _mask(pc.match_substring(cells, mark))) for mark in MARKS[::-1]]
+        other = [counts(point & comma & _to_mask(pc.match_substring(cells, mark))) for mark in MARKS[::-1]]
         few = (needing > 0) & (needing <= np.maximum(1.0, _FEW * present))
-        told &= ~(few & (np.where(leans == 0, *other) > 0.5 * present))  # see doubtful
-        found += [MARKS[place] if sure else None for place, sure in zip(leans.tolist(), told.tolist(), strict=True)]
-    return found
+        determined &= ~(few & (np.where(leans == 0, *other) > 0.5 * present))  # see doubtful
+        pairs = zip(leans.tolist(), determined.tolist(), strict=True)
+        marks += [MARKS[place] if sure else None for place, sure in pairs]
+    return marks
 
 
-def _mask(found: Column) -> npt.NDArray[np.bool_]:
-    return np.asarray(arrays.numpy_of(pc.and_kleene(found, pc.is_valid(found))), dtype=np.bool_)
+def _to_mask(cells: Column) -> npt.NDArray[np.bool_]:
+    return np.asarray(arrays.to_numpy(pc.and_kleene(cells, pc.is_valid(cells))), dtype=np.bool_)
 
 
-def _count(found: Column) -> int:
-    return int(pc.sum(found, min_count=0).as_py())
+def _count(mask: Column) -> int:
+    return int(pc.sum(mask, min_count=0).as_py())
 
 
-def _any(found: Column) -> bool:
-    return bool(pc.any(found, min_count=0).as_py())
+def _is_any(mask: Column) -> bool:
+    return bool(pc.any(mask, min_count=0).as_py())
 
 
-def words(notation: str) -> str:
-    """Say a notation."""
+def describe_notation(notation: str) -> str:
+    """Describe a notation for a message."""
     if is_numeric(notation):
-        return f"numbers with {'decimal commas, ' if notation[0] == ',' else ''}marks between thousands or units"
+        return f"numbers with {'decimal commas, ' if notation[0] == ',' else ''}thousands separators or units"
     if notation == AMBIGUOUS:
-        return "text, since no cell tells whether its dates begin with the day or the month"
+        return "text, since no cell determines whether its dates begin with the day or the month"
     return f"dates of the form {notation}"
 
 
-def _exist(cells: Column, found: Column, form: str) -> Column:
-    """Whether the day of each date is the one that was written: the 31st of February is read as one of March."""
+def _match_existing(cells: Column, parsed: Column, form: str) -> Column:
+    """Return a mask of the dates that exist: strptime turns February 31 into a day of March."""
     part = form[:8].replace(".", r"\.").replace("%d", r"(\d{1,2})").replace("%m", r"\d{1,2}").replace("%Y", r"\d{4}")
     written = pc.cast(pc.replace_substring_regex(cells, f"^{part}.*$", r"\1"), pa.int64())
-    return pc.equal(written, pc.day(found))
+    return pc.equal(written, pc.day(parsed))
 
 
-def _like_days(cells: Column) -> Column:
+def _match_dates(cells: Column) -> Column:
     return pc.match_substring_regex(cells, "|".join(f"(?:{pattern})" for pattern in _DAYS))
 
 
-def with_unit(cells: Column) -> bool:
+def has_unit(cells: Column) -> bool:
     """Return True if a cell has a currency or a per cent sign."""
-    return _any(pc.match_substring_regex(cells, _UNIT))
+    return _is_any(pc.match_substring_regex(cells, _UNIT))
 
 
-def unit_of(cells: Column) -> Column:
-    """Return what stands beside the number of each cell."""
+def extract_units(cells: Column) -> Column:
+    """Return the unit beside the number of each cell, "" if there is none."""
     return pc.replace_substring_regex(cells, rf"[-+\d.,{_SPACES}\s]|[eE][-+]?\d+", "")
 
 
-def units(cells: Column) -> set[str]:
-    """Return what stands beside the numbers of cells."""
-    return {unit for unit in pc.unique(unit_of(cells)).to_pylist() if unit is not None}
+def distinct_units(cells: Column) -> set[str]:
+    """Return the distinct units beside the numbers of cells."""
+    return {unit for unit in pc.unique(extract_units(cells)).to_pylist() if unit is not None}

@@ -1,4 +1,4 @@
-"""The files of public data sets: arrays, tables and pictures in, without code from a file ever being run."""
+"""Readers of the arrays, tables and images of public data sets; they never run code from a file."""
 
 import bz2
 import contextlib
@@ -20,20 +20,20 @@ import numpy.typing as npt
 from fathomless.system.errors import FileError
 from fathomless.system.io import as_file_error
 
-__all__ = ["fingerprint", "mapped", "read_arrays", "read_image", "read_table"]
+__all__ = ["hash_files", "map_array", "read_arrays", "read_image", "read_table"]
 
 PathLike = str | os.PathLike[str]
 
 
 def read_arrays(path: PathLike) -> dict[str, npt.NDArray[Any]]:
-    """Read a NumPy ``.npz`` archive; archives that would need pickle are refused.
+    """Read a NumPy ``.npz`` archive; archives that need pickle are refused.
 
     Raises
     ------
     FileError
         If the file is missing, damaged, a single array, or holds Python objects.
     """
-    path = _existing(path)
+    path = _check_exists(path)
     with as_file_error(f"{path} cannot be read"):
         try:
             with open(path, "rb") as file:
@@ -45,10 +45,11 @@ def read_arrays(path: PathLike) -> dict[str, npt.NDArray[Any]]:
             raise FileError(f"{path} is not an .npz archive of plain arrays: {error}") from error
 
 
-def fingerprint(paths: Iterable[PathLike]) -> tuple[str, int]:
-    """Return the SHA-256 of the bytes of files, one after the other, and how many bytes they are."""
-    sha, size = hashlib.sha256(), 0
-    for path in map(_existing, paths):
+def hash_files(paths: Iterable[PathLike]) -> tuple[str, int]:
+    """Return the SHA-256 and the number of the concatenated bytes of files."""
+    sha = hashlib.sha256()
+    size = 0
+    for path in map(_check_exists, paths):
         with as_file_error(f"{path} cannot be read"), open(path, "rb") as file:
             while data := file.read(1 << 20):
                 sha.update(data)
@@ -56,43 +57,43 @@ def fingerprint(paths: Iterable[PathLike]) -> tuple[str, int]:
     return sha.hexdigest(), size
 
 
-def mapped(path: PathLike) -> npt.NDArray[Any]:
-    """Map a NumPy ``.npy`` file into memory: its pages are read when they are asked for.
+def map_array(path: PathLike) -> npt.NDArray[Any]:
+    """Map a NumPy ``.npy`` file into memory; its pages are read on access.
 
     Raises
     ------
     FileError
         If the file is missing, empty, no ``.npy`` file, or holds Python objects.
     """
-    path = _existing(path)
+    path = _check_exists(path)
     with as_file_error(f"{path} cannot be read"):
         try:
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError, zipfile.BadZipFile) as error:
             raise FileError(f"{path} is not a .npy file of numbers: {error}") from error
-    if not isinstance(found, np.ndarray):
-        raise FileError(f"{path} is an archive; give .npy files, one array in each, which numpy.save writes")
-    return found
+    if not isinstance(array, np.ndarray):
+        raise FileError(f"{path} is an archive; give .npy files with one array each, as numpy.save writes them")
+    return array
 
 
 def read_table(path: PathLike) -> dict[str, npt.NDArray[Any]]:
     """Read a CSV table with a header, plain or compressed (``.xz``, ``.gz``, ``.bz2``), column by column.
 
-    Fields are stripped of surrounding spaces; ``""`` and ``"?"`` mean missing. A column of integers becomes
-    int64, another column of numbers (or one of integers with gaps) float64 with NaN where missing, any other
-    an object array of str with None where missing.
+    Fields are stripped of surrounding spaces; ``""`` and ``"?"`` are missing values. A column of integers becomes
+    int64. Other columns of numbers, or integers with missing values, become float64 with NaN for missing. All other
+    columns become object arrays of str with None for missing.
 
     Raises
     ------
     FileError
-        If the file is missing, damaged, not UTF-8, has no header, repeats a name, or has a row of another
-        length than the header.
+        If the file is missing, damaged, not UTF-8, has no header or a repeated name, or has a row whose length
+        differs from that of the header.
 
     Notes
     -----
     Codes with leading zeros, such as ``007``, are read as integers.
     """
-    path = _existing(path)
+    path = _check_exists(path)
     with as_file_error(f"{path} cannot be read"):
         try:
             with _open_text(path) as file:
@@ -100,7 +101,7 @@ def read_table(path: PathLike) -> dict[str, npt.NDArray[Any]]:
         except (UnicodeDecodeError, csv.Error, lzma.LZMAError, zlib.error, EOFError) as error:
             raise FileError(f"{path} is not a readable CSV table: {error}") from error
     columns = zip(*rows, strict=True) if rows else iter([()] * len(header))
-    return {name: _typed(values) for name, values in zip(header, columns, strict=True)}
+    return {name: _infer_column(values) for name, values in zip(header, columns, strict=True)}
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -127,17 +128,17 @@ def _read_rows(path: Path, reader: Any) -> tuple[list[str], list[list[str]]]:
             if not row:
                 continue
             counts = f"{len(row)} fields, the header has {len(header)}"
-            raise FileError(f"{path}, line {reader.line_num}: {counts}; repair that line")
+            raise FileError(f"{path}, line {reader.line_num}: {counts}; correct this line")
         rows.append(row)
     return header, rows
 
 
-def _typed(fields: tuple[str, ...]) -> npt.NDArray[Any]:
+def _infer_column(fields: tuple[str, ...]) -> npt.NDArray[Any]:
     """Infer the type of one column."""
     values = [None if text in ("", "?") else text for text in map(str.strip, fields)]
     present = [text for text in values if text is not None]
     letters = set("".join(present))
-    if "_" not in letters:  # float("1_000") is valid Python and not a number in a table
+    if "_" not in letters:  # Python reads "1_000" as a number, tables do not
         with contextlib.suppress(ValueError):
             numbers = np.array([math.nan if text is None else float(text) for text in values], dtype=np.float64)
             if len(present) == len(values) and letters <= set("+-0123456789"):
@@ -148,27 +149,27 @@ def _typed(fields: tuple[str, ...]) -> npt.NDArray[Any]:
 
 
 def read_image(path: PathLike) -> npt.NDArray[np.uint8]:
-    """Read a picture as an array of shape (H, W, 3), values 0 to 255.
+    """Read an image as an array of shape (H, W, 3) with values 0 to 255.
 
     Raises
     ------
     FileError
-        If the file is missing or not a picture, or if Pillow is not installed.
+        If the file is missing or not an image, or Pillow is not installed.
     """
-    path = _existing(path)
+    path = _check_exists(path)
     try:
         from PIL import Image
     except ImportError as error:
         raise FileError(f"{path} needs Pillow, which is not installed: pip install 'fathomless[images]'") from error
-    with as_file_error(f"{path} is not a picture that can be read"):
+    with as_file_error(f"{path} is not a readable image"):
         try:
             with Image.open(path) as picture:
                 return np.asarray(picture.convert("RGB"), dtype=np.uint8)
         except (ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise FileError(f"{path} is not a picture that can be read: {error}") from error
+            raise FileError(f"{path} is not a readable image: {error}") from error
 
 
-def _existing(path: PathLike) -> Path:
+def _check_exists(path: PathLike) -> Path:
     path = Path(path)
     if not path.is_file():
         raise FileError(f"there is no file {path}; check the path")

@@ -1,4 +1,4 @@
-"""Table files out: CSV, tab-separated text, Parquet, Feather, JSON lines and Excel; what is half done has no name."""
+"""Writing of table files: CSV, tab-separated text, Parquet, Feather, JSON lines and Excel; files appear complete."""
 
 import contextlib
 import gzip
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fathomless.system.errors import DataError, FileError
-from fathomless.tables.files import Source, explained, named
+from fathomless.tables.files import Source, describe_source, explain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,45 +23,46 @@ if TYPE_CHECKING:
 __all__ = ["writer"]
 
 _SHEET_ROWS = 1 << 20
-_LIVE = ("=", "+", "-", "@", "#", "\t", "\r", "\n")  # first characters of formulas and errors of spreadsheets
+_LIVE = ("=", "+", "-", "@", "#", "\t", "\r", "\n")  # first characters of spreadsheet formulas and errors
 
 
 @contextlib.contextmanager
 def writer(target: Source) -> "Iterator[Callable[[pa.Table], None]]":
-    """Write a table piece by piece; the file appears, whole, when the block ends without an exception.
+    """Write a table piece by piece; the complete file appears when the block ends without an exception.
 
-    Numbers are written with as many digits as reading them back exactly takes, text in quotes, missing values as
-    nothing (in a table of one column as NA, since empty lines are no rows).
+    Numbers have enough digits to be read back exactly. Text is quoted. Missing values are empty cells, or NA in a table
+    of one column, since empty lines are skipped by readers.
 
     Parameters
     ----------
     target : path or "-"
-        By its name ``.csv``, ``.tsv``, ``.jsonl`` or ``.ndjson`` (each also with ``.gz``), ``.parquet`` or ``.pq``,
-        ``.feather`` or ``.arrow``, or ``.xlsx``. "-" is standard output, in CSV, written at once as the pieces come;
-        so are devices and pipes.
+        The ending sets the format: ``.csv``, ``.tsv``, ``.jsonl`` or ``.ndjson`` (each also with ``.gz``), ``.parquet``
+        or ``.pq``, ``.feather`` or ``.arrow``, or ``.xlsx``. "-" is CSV on standard output. Standard output, devices
+        and pipes receive each piece immediately.
 
     Yields
     ------
     callable
-        Takes a pyarrow table; all must have the columns of the first.
+        Function that writes a pyarrow table; all tables must have the columns of the first.
 
     Raises
     ------
     FileError
-        If the file cannot be written. What was there before is untouched, and nothing else is left behind.
+        If the file cannot be written. An existing file is unchanged then, and no partial file remains.
     DataError
-        For other names, columns that differ, columns that CSV cannot hold, and if there was no table at all.
+        If the ending is unknown, columns differ between tables, a column cannot be stored in the format, or no table
+        was written.
 
     Notes
     -----
-    Not guaranteed: two writers at once to one file. A closed pipe (``| head``) is a BrokenPipeError, as ever.
+    Do not write one file from two writers at the same time. A closed pipe (``| head``) raises BrokenPipeError.
     """
-    name = named(target, "standard output")
+    name = describe_source(target, "standard output")
     import pyarrow as pa
 
-    from fathomless.tables.headers import short
+    from fathomless.tables.headers import quote
 
-    encode = _encoder(name) if target != "-" else _LINES[".csv"]
+    encode = _choose_encoder(name) if target != "-" else _LINES[".csv"]
     schema: pa.Schema | None = None
 
     def write(table: "pa.Table") -> None:
@@ -69,19 +70,19 @@ def writer(target: Source) -> "Iterator[Callable[[pa.Table], None]]":
         schema = table.schema if schema is None else schema
         if not table.schema.equals(schema):
             raise DataError(f"{name} has the columns {_columns(schema)}; a later piece has {_columns(table.schema)}")
-        with explained(name, "cannot be written"):
+        with explain_errors(name, "cannot be written"):
             try:
                 put(table)
             except pa.ArrowException as error:
-                raise DataError(f"{name} cannot hold {_columns(table.schema)}: {short(str(error), 120)}") from error
+                raise DataError(f"{name} cannot hold {_columns(table.schema)}: {quote(str(error), 120)}") from error
 
     with contextlib.ExitStack() as stack:
-        with explained(name, "cannot be written"):
-            put = stack.enter_context(encode(stack.enter_context(_placed(target))))
+        with explain_errors(name, "cannot be written"):
+            put = stack.enter_context(encode(stack.enter_context(_open_target(target))))
         yield write
         if schema is None:
-            raise DataError(f"{name} was given no table; write at least one, which may have no rows")
-        with explained(name, "cannot be written"):
+            raise DataError(f"no table was written to {name}; write at least one, which may have no rows")
+        with explain_errors(name, "cannot be written"):
             stack.close()
 
 
@@ -92,25 +93,25 @@ def _columns(schema: "pa.Schema") -> str:
 
 
 @contextlib.contextmanager
-def _placed(target: Source) -> Iterator[IO[bytes]]:
-    """Open what is to be written; a file gets its name when all is on the disk."""
+def _open_target(target: Source) -> Iterator[IO[bytes]]:
+    """Open a target for writing; a file gets its final name when it is complete and on disk."""
     if target == "-":
         if sys.stdout is None:
-            raise DataError("standard output is closed; name a file with --out")
+            raise DataError("standard output is closed; give a file with --out")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    path = Path(os.path.realpath(target))  # through a link, not in its place
+    path = Path(os.path.realpath(target))  # write to the target of a link, do not replace the link
     if path.is_dir():
         raise FileError(f"{path} is a folder; give the name of a file")
-    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
-        with _closed(open(path, "wb")) as file:
+    if path.exists() and not path.is_file():  # devices and pipes cannot be replaced
+        with _close_after(open(path, "wb")) as file:
             yield file
         return
     partial = path.with_name(path.name + ".partial")
     try:
         partial.unlink(missing_ok=True)
-        with _closed(open(partial, "xb")) as file:  # exclusive: never through a link that someone planted
+        with _close_after(open(partial, "xb")) as file:  # exclusive creation never follows a planted link
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -122,8 +123,8 @@ def _placed(target: Source) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _closed(thing: Any) -> Iterator[Any]:
-    """Close something at the end; after an exception, without raising another one."""
+def _close_after(thing: Any) -> Iterator[Any]:
+    """Close an object at the end; after an exception, suppress errors of closing."""
     try:
         yield thing
     except BaseException:
@@ -133,19 +134,19 @@ def _closed(thing: Any) -> Iterator[Any]:
     thing.close()
 
 
-def _encoder(name: str) -> Callable[[IO[bytes]], Any]:
+def _choose_encoder(name: str) -> Callable[[IO[bytes]], Any]:
     packed = name.lower().endswith(".gz")
     ending = os.path.splitext(name.lower().removesuffix(".gz"))[1]
     if ending in _LINES:
-        return partial(_packed, _LINES[ending]) if packed else _LINES[ending]
+        return partial(_compress, _LINES[ending]) if packed else _LINES[ending]
     if ending in _WHOLE and not packed:
         return _WHOLE[ending]
-    allowed = [*_LINES, *(f"{one}.gz" for one in _LINES), *_WHOLE]
-    raise DataError(f"{name} ends with none of {', '.join(allowed)}; choose one, or - for standard output")
+    allowed = [*_LINES, *(f"{ending}.gz" for ending in _LINES), *_WHOLE]
+    raise DataError(f"{name} has an unknown ending; allowed are {', '.join(allowed)}, and - for standard output")
 
 
 @contextlib.contextmanager
-def _delimited(delimiter: str, file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
+def _write_delimited(delimiter: str, file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
     from pyarrow import csv as arrow_csv
 
     header = True
@@ -164,69 +165,69 @@ def _delimited(delimiter: str, file: IO[bytes]) -> "Iterator[Callable[[pa.Table]
 
 
 @contextlib.contextmanager
-def _json_lines(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
+def _write_json_lines(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
     def put(table: "pa.Table") -> None:
         for row in table.to_pylist():
-            cells = {name: _plain(value) for name, value in row.items()}
+            cells = {name: _to_plain(value) for name, value in row.items()}
             file.write(json.dumps(cells, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     yield put
 
 
 @contextlib.contextmanager
-def _packed(lines: Callable[[IO[bytes]], Any], file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
-    # neither a name nor a time: the same table gives the same bytes
-    with _closed(gzip.GzipFile("", "wb", 6, file, mtime=0)) as packed, lines(packed) as put:
+def _compress(lines: Callable[[IO[bytes]], Any], file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
+    # without name and time in the gzip header, equal tables give equal bytes
+    with _close_after(gzip.GzipFile("", "wb", 6, file, mtime=0)) as packed, lines(packed) as put:
         yield put
 
 
 @contextlib.contextmanager
-def _parquet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
+def _write_parquet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
     from pyarrow import parquet
 
-    with _begun(partial(parquet.ParquetWriter, file)) as put:
+    with _write_tables(partial(parquet.ParquetWriter, file)) as put:
         yield put
 
 
 @contextlib.contextmanager
-def _feather(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
+def _write_feather(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
     from pyarrow import ipc
 
-    with _begun(partial(ipc.new_file, file)) as put:
+    with _write_tables(partial(ipc.new_file, file)) as put:
         yield put
 
 
 @contextlib.contextmanager
-def _begun(start: Callable[["pa.Schema"], Any]) -> "Iterator[Callable[[pa.Table], None]]":
-    """Write tables to what begins with the columns of the first."""
+def _write_tables(start: Callable[["pa.Schema"], Any]) -> "Iterator[Callable[[pa.Table], None]]":
+    """Write tables to a file writer that is started with the schema of the first table."""
     with contextlib.ExitStack() as stack:
         file = None
 
         def put(table: "pa.Table") -> None:
             nonlocal file
             if file is None:
-                file = stack.enter_context(_closed(start(table.schema)))
+                file = stack.enter_context(_close_after(start(table.schema)))
             file.write_table(table)
 
         yield put
 
 
 @contextlib.contextmanager
-def _sheet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
-    from fathomless.tables.formats import openpyxl
+def _write_sheet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
+    from fathomless.tables.formats import import_openpyxl
 
-    sheets = openpyxl()
+    sheets = import_openpyxl()
     book = sheets.Workbook(write_only=True)
     sheet = book.create_sheet()
     rows = 0
 
     def cell(value: Any) -> Any:
-        """Return text that a spreadsheet would take for a formula, or for an error, as a cell of text."""
+        """Mark text as text if a spreadsheet would interpret it as a formula or an error."""
         if not isinstance(value, str) or value[:1] not in _LIVE:
             return value
         text = sheets.cell.WriteOnlyCell(sheet, value)
         text.data_type = "s"
-        text.quotePrefix = True  # it stays text when it is edited
+        text.quotePrefix = True  # keeps it text after editing
         return text
 
     def put(table: "pa.Table") -> None:
@@ -237,33 +238,33 @@ def _sheet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
         if rows > _SHEET_ROWS:
             raise DataError(f"a sheet holds {_SHEET_ROWS:,} rows with its header; write the table as CSV or Parquet")
         for row in table.to_pylist():
-            sheet.append([cell(_plain(value, times=True)) for value in row.values()])
+            sheet.append([cell(_to_plain(value, times=True)) for value in row.values()])
 
     yield put
     book.save(file)
 
 
-def _plain(value: Any, times: bool = False) -> Any:
-    """Return a cell as JSON, or a sheet, can hold it."""
+def _to_plain(value: Any, times: bool = False) -> Any:
+    """Convert a cell to a value that JSON or a sheet can store."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | Decimal):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, date):
         return value if times and getattr(value, "tzinfo", None) is None else value.isoformat()
-    raise DataError(f"a cell is {str(value)[:60]!r}; numbers, text, dates, true and false can be written here")
+    raise DataError(f"a cell is {str(value)[:60]!r}; this format stores numbers, text, dates, true and false")
 
 
 _LINES: Mapping[str, Callable[[IO[bytes]], Any]] = {
-    ".csv": partial(_delimited, ","),
-    ".tsv": partial(_delimited, "\t"),
-    ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
+    ".csv": partial(_write_delimited, ","),
+    ".tsv": partial(_write_delimited, "\t"),
+    ".jsonl": _write_json_lines,
+    ".ndjson": _write_json_lines,
 }
 _WHOLE: Mapping[str, Callable[[IO[bytes]], Any]] = {
-    ".parquet": _parquet,
-    ".pq": _parquet,
-    ".feather": _feather,
-    ".arrow": _feather,
-    ".xlsx": _sheet,
+    ".parquet": _write_parquet,
+    ".pq": _write_parquet,
+    ".feather": _write_feather,
+    ".arrow": _write_feather,
+    ".xlsx": _write_sheet,
 }

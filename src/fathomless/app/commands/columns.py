@@ -15,7 +15,8 @@ from fathomless.system.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fathomless.tables.oddities import Odd
+    from fathomless.tables.anomalies import OddCells
+
 
 __all__ = [
     "Parts",
@@ -94,7 +95,7 @@ def divide(
     DataError
         If a column does not exist or has two roles, or if no column is left.
     """
-    from fathomless.tables.oddities import left_out, odd_cells
+    from fathomless.tables.anomalies import describe_dropped, find_odd_cells
 
     dropped = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, drop=drop)
     check_columns(frame.column_names, keep)
@@ -122,7 +123,7 @@ def divide(
     notes += naming_notes
     X = X.drop_columns(naming)
     for name in (*targets, *X.column_names):
-        if name not in keep and (odd := odd_cells(frame[name])):
+        if name not in keep and (odd := find_odd_cells(frame[name])):
             notes.append(
                 f"categorical, although most cells are {odd.what} (correct the other cells, or leave them empty; "
                 f"--keep COLUMN confirms it): {name!r}, for {_list_cells(odd, places)}"
@@ -173,7 +174,7 @@ def _note_rounding(name: str, column: Any) -> str | None:
     import pyarrow as pa
     import pyarrow.types as types
 
-    from fathomless.tables.oddities import long_number
+    from fathomless.tables.anomalies import find_long_number
 
     if types.is_integer(column.type):
         long = np.unique(column.drop_null().to_numpy())
@@ -236,7 +237,7 @@ def drop_missing_targets(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa
     DataError
         If no row is left.
     """
-    from fathomless.tables.oddities import left_out
+    from fathomless.tables.anomalies import describe_dropped
 
     gaps = np.zeros(len(frame), dtype=bool)
     for name in targets:
@@ -247,7 +248,7 @@ def drop_missing_targets(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa
         raise DataError(f"target {some(targets)} has no value in any of the {len(frame):,} rows; choose another column")
     if not gaps.any():
         return frame, [], ~gaps
-    return frame.filter(~gaps), [left_out(int(gaps.sum()), "without a target")], ~gaps
+    return frame.filter(~gaps), [describe_dropped(int(gaps.sum()), "without a target")], ~gaps
 
 
 def check_columns(have: Sequence[str], wanted: Iterable[str]) -> None:
@@ -380,14 +381,14 @@ def _is_identifier(name: str, column: Any) -> bool:
     """Return True for text that differs in nearly every row, or a column named like an identifier without ties."""
     import pyarrow.types as types
 
-    from fathomless.tables.oddities import odd_cells
+    from fathomless.tables.anomalies import find_odd_cells
 
     text = "string" in str(column.type)
     if not (text or types.is_integer(column.type)):
         return False
     distinct = len(column.unique())
     differs = (len(column) > 100 and distinct > 0.9 * len(column)) or distinct == len(column) >= _LEAST_TEXT
-    if text and differs and not odd_cells(column):
+    if text and differs and not find_odd_cells(column):
         return True
     return bool(_IDENTIFIER.search(name)) and distinct == len(column) > 1
 
@@ -456,7 +457,7 @@ def make_table(columns: Mapping[str, Any]) -> "pa.Table":
 
     from fathomless.tables import arrays
 
-    return pa.table({name: arrays.column(values) for name, values in columns.items()})
+    return pa.table({name: arrays.to_column(values) for name, values in columns.items()})
 
 
 def concatenate(pieces: Iterable["pa.Table"]) -> "pa.Table":

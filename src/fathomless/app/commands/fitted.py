@@ -153,7 +153,7 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.tasks import Density
     from fathomless.tables import files as tables
-    from fathomless.tables.oddities import Used, observations
+    from fathomless.tables.anomalies import UsedRows, find_observations
 
     estimator, manifest = runs.load(given.folder)
     set_threads(given.threads or (manifest.threads if manifest else None))

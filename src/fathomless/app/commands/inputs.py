@@ -18,9 +18,9 @@ from fathomless.estimators.tasks import Density, Supervised
 from fathomless.system import memory
 from fathomless.system.errors import DataError
 from fathomless.tables import files as tables
-from fathomless.tables.notations import is_numeric, words
-from fathomless.tables.oddities import observations
-from fathomless.tables.readers import fingerprint
+from fathomless.tables.anomalies import find_observations
+from fathomless.tables.notations import describe_notation, is_numeric
+from fathomless.tables.readers import hash_files
 
 __all__ = ["FitRequest", "Input", "read"]
 
@@ -179,7 +179,7 @@ def _read_density(request: FitRequest) -> Input:
 def _divide(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
     """Read a table and split it into features, targets, weights and groups."""
     drop = [*request.drop, *(name for name in (request.key, request.groups) if name is not None)]
-    used = functools.partial(observations, targets=request.targets, weight=request.weight, drop=drop)
+    used = functools.partial(find_observations, targets=request.targets, weight=request.weight, drop=drop)
     table = tables.read(request.data, used=used, **request.form)
     parts = columns.divide(
         table.frame,
@@ -211,7 +211,7 @@ def _describe_notation(notation: Mapping[str, str]) -> tuple[str, ...]:
     """Return notes on columns with other than plain numbers and dates."""
     named: dict[tuple[str, str], list[str]] = {}
     for column, way in notation.items():
-        named.setdefault((words(way), "--decimal" if is_numeric(way) else "--dates"), []).append(column)
+        named.setdefault((describe_notation(way), "--decimal" if is_numeric(way) else "--dates"), []).append(column)
     return tuple(
         f"read as {what} ({option} changes that): {', '.join(names)}" for (what, option), names in named.items()
     )

@@ -161,7 +161,7 @@ def _as_batches(train: Data | Iterable[Any], device: torch.device) -> Data:
     if isinstance(train, Rows | Stream | StackedRows):
         return train
     batches = train.on(device) if isinstance(train, Batches) else Batches(train, device=device)
-    if not batches.repeats():
+    if not batches.is_reproducible():
         warnings.warn(
             f"two passes over the {type(batches.source).__name__} began with different batches, although torch's "
             "generators had the same seed: a resumed training will not be bit-identical. Draw random numbers from "
@@ -179,7 +179,7 @@ def _gather_held_out(
     if valid is None or isinstance(valid, Rows | StackedRows):
         return valid
     batches = valid.on(device) if isinstance(valid, Batches) else Batches(valid, device=device)
-    return batches.together(fold_in(seed, "held out"))
+    return batches.read_all(fold_in(seed, "held out"))
 
 
 def _check_options(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:

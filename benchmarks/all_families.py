@@ -92,7 +92,7 @@ def part(table: str, split: int, method: str, data: Path) -> dict[str, Any]:
         return ours(method, task, split)
 
     before = _cpu_seconds()
-    found = held_out(make, (X, y), (X_test, y_test))
+    found = evaluate_split(make, (X, y), (X_test, y_test))
     found["processor_seconds"] = _cpu_seconds() - before
     found["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if "failed" not in found:

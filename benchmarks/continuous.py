@@ -82,17 +82,17 @@ def ours(drift: str = "network", solver: str = "euler", gradient: str = "unrolle
 
 def floor(paths: int, steps: int) -> Step:
     """Return a step that only evaluates slope and drift, with their gradients."""
-    from fathomless.families.continuous.solve import parted
+    from fathomless.families.continuous.solve import split_weights
 
     net = model("network", "euler", "unrolled", steps)
-    network = net.drift.network.frozen(stopped=False)
+    network = net.drift.network.bind(stopped=False)
     parameters = list(net.drift.network.parameters())
     w = net.mean.detach()[:, None].expand(-1, paths, -1).clone().requires_grad_()
     h = torch.randn(1, paths, ROWS, SIZES[0], generator=torch.Generator().manual_seed(1)).requires_grad_()
 
     def step() -> None:
         for i in range(steps):
-            f = net.dynamics.slope(parted(w * net.scale, net.dynamics.moving), i / steps, h)
+            f = net.dynamics.slope(split_weights(w * net.scale, net.dynamics.moving), i / steps, h)
             c = network(i / steps, w)
             torch.autograd.grad((f, c), (w, h, *parameters), (f.detach(), c.detach()), allow_unused=True)
 
@@ -101,7 +101,7 @@ def floor(paths: int, steps: int) -> Step:
 
 def plain(paths: int, steps: int) -> Step:
     """Return a step of `paths` plain residual networks, with separate weights in every block."""
-    from fathomless.families.continuous.solve import follow, parted
+    from fathomless.families.continuous.solve import follow, split_weights
 
     net = model("diagonal", "euler", "unrolled", steps)
     flat = [(net.mean.detach() * net.scale)[:, None].expand(-1, paths, -1).clone() for _ in range(steps + 1)]

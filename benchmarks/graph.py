@@ -57,7 +57,7 @@ def network(observed: int, hidden: int, rows: int, links: int) -> State:
 
 def moves(of: Engine, rows: int) -> dict[str, tuple[int, Callable[[State, np.random.Generator], object]]]:
     """Return every move with the number of its uses in a sweep."""
-    cells = cells_for(rows)
+    cells = count_cells(rows)
 
     def edges(state: State, generator: np.random.Generator) -> object:
         return of.draw_edges(state, *of.compute_products(state), generator)

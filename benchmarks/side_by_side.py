@@ -176,7 +176,7 @@ class StackedSparse(HasStructureLaw):
 
     def structure(self) -> ListedPosterior:
         """Return a posterior with a single structure."""
-        return depth_structure({0: 1.0})
+        return make_depth_posterior({0: 1.0})
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
         """Return the inclusion logits."""

@@ -100,13 +100,13 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
     own = kind(random_state=split, **OPTIONS)
     prepared = replace(own._prepare(X, y, None), dtype=torch.float32)
     table = temperature._cast(prepared.train, torch.float32)
-    x = own._predictors(prepared.schema, X_test)
+    x = own._encode(prepared.schema, X_test)
     z = torch.as_tensor(prepared.target.encode(y_test))
     test = Rows(torch.as_tensor(x, dtype=torch.float32), z.float() if z.is_floating_point() else z)
-    noise = own._noise()
+    noise = own._noise_fitter()
     seed = prepared.seed
     unit = prepared.target.log_unit
-    whole = own._trained(prepared, table, table, TEMPERATURES)
+    whole = own._train(prepared, table, table, TEMPERATURES)
     found: dict[str, tuple[float, float]] = {}
     for share in SHARES:
         rows, judges, _ = temperature._split(table, seed, share)

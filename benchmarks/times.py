@@ -33,7 +33,7 @@ def cell(truth: str, rows: int, kind: str) -> dict[str, float]:
     from fathomless.inference.variational import svi
 
     torch.set_num_threads(1)
-    epoch, look, score = (function.__name__ for function in (svi._epoch, svi._look, svi.score))
+    epoch, look, score = (function.__name__ for function in (svi._epoch, svi._evaluate_search, svi.score))
     spent = dict.fromkeys((epoch, look, score), 0.0)
 
     def timed(name: str) -> Callable[..., Any]:

@@ -73,7 +73,7 @@ def fit_posterior(drift: str, settings: Mapping[str, Any], seed: int) -> dict[st
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
 
     def followed(paths: int) -> tuple[Tensor, Tensor]:
-        law = q.law(_PRIOR, uniform(_HORIZON, 30), like, kind="exact")
+        law = q.law(_PRIOR, uniform_grid(_HORIZON, 30), like, kind="exact")
         w = torch.zeros(1, paths, 1)
         w = _WIDTH * torch.randn(w.shape, generator=noise)
         price = torch.zeros(1, paths)

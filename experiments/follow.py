@@ -77,7 +77,7 @@ def training(given: Mapping[str, Any], **more: Any) -> Training:
 
 def networks_of(model: Model) -> list[ContinuousDepth]:
     """Return the networks of an ensemble, or a single network, as a list."""
-    return cast(list[ContinuousDepth], members_of(model))
+    return cast(list[ContinuousDepth], list_members(model))
 
 
 def steps_of(model: Model) -> int:
@@ -98,7 +98,7 @@ def rows_of(estimator: ContinuousDepthClassifier | ContinuousDepthRegressor, X: 
 def draw_paths(model: Model, x: Tensor, steps: int, paths: int, seed: int = 0) -> Draws:
     """Evaluate the same paths on all rows, in chunks of rows; `paths` is the total over all networks."""
     number = max(1, paths // len(networks_of(model)))
-    parts = [coupled(model, part, number, steps, steps, seed) for part in x.split(_CHUNK)]
+    parts = [draw_coupled(model, part, number, steps, steps, seed) for part in x.split(_CHUNK)]
     return Draws(torch.cat([part.f for part in parts], 1), parts[0].log_weight, parts[0].structure, {})
 
 

@@ -206,7 +206,7 @@ class _Watch:
             return
         right = []
         for stack in (self.valid, self.test):
-            density = densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the true class
+            density = log_densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the true class
             density = density.reshape(-1, self.number, density.shape[1]).logsumexp(1) - math.log(self.number)
             right += [(density > math.log(0.5)).double().mean(1).tolist(), density.double().mean(1).tolist()]
         for i, *scores in zip(runs.active[:: self.number], *right, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fathomless.app.commands.arguments import parser
-from fathomless.app.commands.flags import flag_of, options_asked
+from fathomless.app.commands.flags import flag_of, check_options
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import Moved, moved_options
@@ -331,7 +331,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
 
 def test_flags_of_renamed_options_take_what_they_took() -> None:
     assert options("--head", "bayes") == {"head": "bayes"}
-    found, said = options_asked({"head": "bayes"}, families()["depth"], "regression")
+    found, said = check_options({"head": "bayes"}, families()["depth"], "regression")
     assert found == {"last_layer": "conjugate"}
     assert said == ["--head is deprecated; use --last-layer"]
 

@@ -499,7 +499,7 @@ def test_renamed_options_are_taken_with_a_warning(kind: Any, old: dict[str, Any]
         assert name not in estimator.get_params()
     with pytest.raises(DataError, match=rf"{name} is the old name of {expected}: leave it out"):
         kind(**old, **new)
-    assert from_saved(kind, old, {}) == (new, {})
+    assert rename_saved(kind, old, {}) == (new, {})
 
 
 def test_the_table_of_renamed_options_is_of_options_there_are() -> None:

@@ -185,7 +185,7 @@ def compare(
     x = encode(schema, X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # about rows in no fold; there is a note on them below
-        together = not repeats(x, z, None, schema).observations
+        together = not find_duplicates(x, z, None, schema).observations
         group_numbers = None if groups is None else np.asarray(groups)
         fold_numbers = fold_rows(x, z, folds, 1, seed, groups=group_numbers, together=together)[0].numpy()
     folds = int(fold_numbers.max()) + 1  # the number of groups, if that is smaller

@@ -108,7 +108,7 @@ def _short_training(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "Short training",
             f"{steps} steps in {summary.estimator.n_iter_} epochs; a few thousand steps are usual.",
-            f"Raise {summary.now('epochs')}.",
+            f"Raise {summary.show('epochs')}.",
         )
 
 
@@ -123,7 +123,7 @@ def _ended_before_convergence(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "Training ended before convergence",
             f"The log-likelihood of the held-out rows rose by {gain:.2g} nats per row in the last fifth of the epochs.",
-            f"Raise {summary.now('epochs')}.",
+            f"Raise {summary.show('epochs')}.",
         )
 
 
@@ -137,7 +137,7 @@ def _stopped_after_few_epochs(summary: FitSummary) -> Iterator[Finding]:
             "Early stopping after few epochs",
             f"The training ended after {summary.estimator.n_iter_} of {summary.epochs} epochs and {len(scores)} "
             f"validation scores. Score number {best} was the best, and its network was kept.",
-            f"Raise {summary.now('patience')}{lower}. If nothing changes, the columns may have little information on "
+            f"Raise {summary.show('patience')}{lower}. If nothing changes, the columns may have little information on "
             "the target.",
         )
 
@@ -156,7 +156,7 @@ def _no_held_out_rows(summary: FitSummary) -> Iterator[Finding]:
         "No held-out rows",
         f"{f'No rows are held out of fewer than {_FEW_ROWS}' if few else 'All rows were used for training'}. The last "
         "epoch was kept without early stopping, and the uncertainty was not calibrated.",
-        "Collect more rows." if few else f"Raise {summary.now('validation_fraction')} to 0.1.",
+        "Collect more rows." if few else f"Raise {summary.show('validation_fraction')} to 0.1.",
     )
 
 
@@ -192,7 +192,7 @@ def _fewer_rows_than_features(summary: FitSummary) -> Iterator[Finding]:
             "advice",
             "Fewer rows than features",
             f"{summary.rows} rows; the columns are encoded as {width:,} features.",
-            f"Drop columns, lower {summary.now('max_levels')}, or collect more rows.",
+            f"Drop columns, lower {summary.show('max_levels')}, or collect more rows.",
         )
 
 
@@ -230,7 +230,7 @@ def _few_in_a_class(summary: FitSummary) -> Iterator[Finding]:
 
 
 def _no_better_than_constant(summary: FitSummary) -> Iterator[Finding]:
-    for evaluation in summary.judged:
+    for evaluation in summary.preferred_evaluations:
         fit, constant = evaluation.scores["log_likelihood"], evaluation.baseline["log_likelihood"]
         gain = fit.value - constant.value
         if gain > math.hypot(fit.error or 0.0, constant.error or 0.0):
@@ -454,13 +454,13 @@ def _calibration_remedy(summary: FitSummary, evaluation: Evaluation) -> str:
     ):
         return _SHIFT_REMEDY
     if not summary.trained and _longer(summary) in ("weights__sweeps", "sweeps"):
-        return f"Raise {summary.now(_longer(summary))} and check that the chains agree; or collect more rows."
+        return f"Raise {summary.show(_longer(summary))} and check that the chains agree; or collect more rows."
     if summary.trained and summary.estimator.validation_score_ is None:
         return (
             f"Raise {summary.show('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
         )
     if not summary.given.get("calibrate", True) and not evaluation.labels:
-        return f"Set {summary.now('calibrate')}."
+        return f"Set {summary.show('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
     steps = [
         f"{name}={other!r} (now {usual!r})"
@@ -476,7 +476,7 @@ def _is_automatic_gaussian(summary: FitSummary) -> bool:
 
 
 def _noise_at_lower_bound(summary: FitSummary) -> Iterator[Finding]:
-    target, evaluations = summary.estimator.target_, [*summary.judged]
+    target, evaluations = summary.estimator.target_, [*summary.preferred_evaluations]
     parts = [part for part in summary.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
     if not isinstance(target, TargetScale) or not parts or not evaluations:
         return
@@ -491,7 +491,7 @@ def _noise_at_lower_bound(summary: FitSummary) -> Iterator[Finding]:
             f"Noise of {some(low)}: {noise.min():.2g} standard deviations of the target (minimum {minimum:.2g}). The "
             "columns determine the target almost exactly.",
             "Check for a column that contains the target (leakage), and drop it. If there is none, set "
-            f"{summary.now('noise')} to a number, in standard deviations of the target.",
+            f"{summary.show('noise')} to a number, in standard deviations of the target.",
         )
 
 

@@ -126,7 +126,7 @@ class Peer:
 
     def _split_rows(self, x: Array, z: Array) -> tuple[Array, Array]:
         """Return held-out rows for residuals, and the others; copies of a row are on the same side."""
-        duplicates = repeats(x, z, None, self.schema_)
+        duplicates = find_duplicates(x, z, None, self.schema_)
         copies = duplicates.rows > 0 and not duplicates.observations
         unit = duplicates.unit if copies else np.arange(len(x))
         order = np.random.default_rng(fold_in(self.seed, "residuals")).permutation(int(unit.max()) + 1)
@@ -157,4 +157,4 @@ class CrossFittedPeer:
         if isinstance(whole, ClassPredictive):
             return replace(whole, log_p=whole.log_p[:, back])
         continuous = cast(ContinuousPredictive, whole)
-        return replace(continuous, component=continuous.component.through(lambda values: values[:, back]))
+        return replace(continuous, component=continuous.component.map_parameters(lambda values: values[:, back]))

@@ -103,7 +103,7 @@ def begin(folder: Path_, manifest: RunManifest, *, resume: bool, overwrite: bool
     """
     folder = io.writable(folder)
     done = ranks().rank == 0 and not _prepare(folder, manifest, resume, overwrite)
-    return None if ranks().from_first(done) else io.real(folder / _CHECKPOINT)
+    return None if ranks().broadcast(done) else io.real(folder / _CHECKPOINT)
 
 
 def _prepare(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool) -> bool:

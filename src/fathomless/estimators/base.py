@@ -332,7 +332,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _table(self, X: Any, reset: bool) -> Any:
         """Check a table as scikit-learn does; if `reset`, set the names of its columns."""
-        X = unmasked(X)
+        X = unmask(X)
         if is_frame(X):
             with saving.explain_errors():
                 validate_data(self, X, reset=reset, skip_check_array=True)
@@ -347,7 +347,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged."""
-        with recording(), _restored_on_error(self), name_errors(type(self).__name__), memory.told(_MEMORY_REMEDY):
+        with enable_gradients(), _restored_on_error(self), name_errors(type(self).__name__), memory.explain_out_of_memory(_MEMORY_REMEDY):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._store(prepared, fitted)
@@ -406,11 +406,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.fit_diagnostics_ = self.diagnostics_class(**diagnostics)
         self.resumable_ = fitted.resumable
         self._fitted_with = self._current_options()
-        self.device_ = called(prepared.device)
+        self.device_ = device_name(prepared.device)
         self.fold_ = None
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
-                self.fold_ = without(prepared.fold_of_row, fitted.lost)
+                self.fold_ = without(prepared.fold_of_row, fitted.diverged)
             else:
                 # cross-fitted networks were only an intermediate step: the posterior itself was fitted to all rows
                 self.held_out_ = prepared.held_out[:0]
@@ -471,7 +471,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         options, changed = read_options(saved, path, cls, functions)
         names = {option.name for option in options_of(cls)}
         classes = cls._saved_values()
-        with saving.convert_errors(path), recording(), building(0):
+        with saving.convert_errors(path), enable_gradients(), building(0):
             known = saving.update_names(options, names)
             estimator = cls(**{**saving.decode(known, classes), **functions})
             estimator._check_options()

@@ -102,7 +102,7 @@ def combine(
     columns = []
     for h, f in zip(helds, fits, strict=True):
         noise = fit_likelihood(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
-        columns.append(density(h, noise).cpu())
+        columns.append(mixture_log_density(h, noise).cpu())
     log_density = torch.stack(columns, 1)  # (N, C)
     weight = None if first.weight is None else first.weight.double().cpu()
     even = torch.full((len(candidates),), 1.0 / len(candidates), dtype=torch.float64)
@@ -173,7 +173,7 @@ def _score_out_of_fold(
         w = _weights(log_density[rest], None if weight is None else weight[rest]) if fixed is None else fixed
         merged = _merge(helds, w)
         law = trained if kappa is None else fit_noise(merged.take(rest), trained, kappa)
-        of_fold, rows = total(merged.take(~rest), law)
+        of_fold, rows = sum_log_density(merged.take(~rest), law)
         summed += of_fold
         count += rows
     return summed / count

@@ -146,7 +146,7 @@ class ClassTask(_Rows):
             return self.fit_target(y, weight)
         if classes is None:
             raise DataError("classes must be passed on the first call to partial_fit: all labels of all parts")
-        return replace(fit_labels(np.repeat(np.asarray(unmasked(classes)), 2)), counts=())
+        return replace(fit_labels(np.repeat(np.asarray(unmask(classes)), 2)), counts=())
 
     @property
     def target_class(self) -> type[ClassLabels]:

@@ -439,7 +439,7 @@ def _crps(mixture: Mixture, y: Floats, generator: torch.Generator) -> Floats:
 
 
 def _take_rows(p: ContinuousPredictive, index: Ints) -> ContinuousPredictive:
-    return replace(p, component=p.component.through(lambda values: values[:, index]))
+    return replace(p, component=p.component.map_parameters(lambda values: values[:, index]))
 
 
 def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:

@@ -97,7 +97,7 @@ def finalize(
     if calibrate:
         trained, likelihood = fit_likelihood(held, trained, kappa, free_noise=free_noise)
     if folds is None:
-        folds = parts_of(len(held.rows))
+        folds = assign_parts(len(held.rows))
     model = _first_listed(fitted.model) if search is not None else None
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else log_prior_of(model, numbers)
@@ -143,7 +143,7 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     if not isinstance(model, Ensemble) or not learned:
         return fitted
     points = copy.deepcopy(model)
-    as_points(points)
+    replace_heads_by_means(points)
     of_parts = []
     doubt = torch.zeros((), dtype=torch.float64, device=table.y.device)
     for part in table.parts(_CHUNK):
@@ -153,13 +153,13 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
             assert isinstance(member, Model)
             drawn = point.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean")))
             if member.stochastic and isinstance(member, LinearHeads):
-                doubt = doubt + doubt_about_heads(member, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
+                doubt = doubt + head_variance(member, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
             means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
         of_parts.append(torch.stack(means))
     sizes = folds.max(1).values + 1  # number of networks of each partition
     numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
     unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
-    V, S = disagreement(torch.cat(of_parts, 1), table.y, unseen.to(table.y.device), table.weight)
+    V, S = estimate_disagreement(torch.cat(of_parts, 1), table.y, unseen.to(table.y.device), table.weight)
     factor = average_noise_factor(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
@@ -185,7 +185,7 @@ def fit_structure_weights(
         Seed of the bootstraps.
     """
     listed = _first_listed(model)
-    log_prior = prior_of(listed, found.numbers)
+    log_prior = log_prior_of(listed, found.numbers)
     numbers = torch.tensor(found.numbers, dtype=torch.float64)
     table = (found.log_density, log_prior, found.weight)
     bars = stacking.standard_errors(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
@@ -217,7 +217,7 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     """Select the network with the best score on the held-out rows, and fit its own law over structure."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    totals = [total(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
+    totals = [sum_log_density(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
     scores = [summed / count for summed, count in totals]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model = fitted.model.members[best]
@@ -232,7 +232,7 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     found = search.adopt(listed, LogDensities(tuple(seen.structure.tolist()), log_density, seen.rows, weight))
     q = torch.tensor([search.q.get(number, 0.0) for number in seen.structure.tolist()], dtype=torch.float64)
     seen = replace(seen, log_weight=q.clamp(min=1e-300).log().to(seen.f.device))
-    return replace(fitted, model=model, score=found.score(q[q > 0.0]), found=found), seen
+    return replace(fitted, model=model, score=found.score(q[q > 0.0]), log_densities=found), seen
 
 
 def _select_network(held: OutOfFold, i: int, size: int) -> OutOfFold:
@@ -242,6 +242,6 @@ def _select_network(held: OutOfFold, i: int, size: int) -> OutOfFold:
 
 
 def _first_listed(model: Model) -> ListedStructure:
-    member = members_of(model)[0]
+    member = list_members(model)[0]
     assert isinstance(member, ListedStructure)
     return member

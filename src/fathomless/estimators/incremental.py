@@ -129,7 +129,7 @@ class Incremental(VariationalEstimator, ABC):
         if "model_" not in vars(self):
             return self._problem()
         self._check_same_options()
-        return replace(self._problem(), fitted=(members_of(self.model_)[0], self.likelihood_))
+        return replace(self._problem(), fitted=(list_members(self.model_)[0], self.likelihood_))
 
     def _check_one_network(self) -> None:
         """Check that the options do not require more than the training of a single network."""

@@ -63,7 +63,7 @@ def fit_heads_out_of_fold(
         The networks with the refitted law over structure, and the out-of-fold predictions of draws of their heads.
     """
     likelihood = fitted.likelihood
-    models = members_of(fitted.model)
+    models = list_members(fitted.model)
     train, folds = prepared.train, prepared.folds
     if calibrate:
         kappa = KAPPA_ALONE if folds is None else KAPPA
@@ -78,20 +78,20 @@ def fit_heads_out_of_fold(
         assert isinstance(train, Rows)
         inside, outside = fold_indices(folds)
         # the posterior of a head uses the training rows of its network alone, so that predictions stay out-of-fold
-        converged = [k for k in range(len(inside)) if k not in fitted.lost]
+        converged = [k for k in range(len(inside)) if k not in fitted.diverged]
         for model, k in zip(models, converged, strict=True):
-            with_posterior(model, likelihood, train.take(inside[k].to(train.x.device)), kind)
+            set_head_posterior(model, likelihood, train.take(inside[k].to(train.x.device)), kind)
         seen = predict_out_of_fold(models, train, [outside[k] for k in converged], fitted.seed, draws)
-    if search is None or fitted.found is None:
+    if search is None or fitted.log_densities is None:
         return fitted, seen
-    found = by_structure(seen, fitted.likelihood)
+    found = log_densities_by_structure(seen, fitted.likelihood)
     # draws may differ in the last bits between processes; all must use the same densities
-    shared = ranks().tensor_from_first(found.log_density.to(seen.f.device)).cpu()
+    shared = ranks().broadcast_tensor(found.log_density.to(seen.f.device)).cpu()
     first, *others = [model for model in models if isinstance(model, ListedStructure)]
     found = search.adopt(first, replace(found, log_density=shared))
     for model in others:
         model.weigh(search.q, only=True)
-    return replace(fitted, found=found), _reweigh(seen, search.q)
+    return replace(fitted, log_densities=found), _reweigh(seen, search.q)
 
 
 def fit_heads_in_sample(fitted: Fitted, kind: str, prepared: Prepared, *, calibrate: bool) -> Fitted:
@@ -100,7 +100,7 @@ def fit_heads_in_sample(fitted: Fitted, kind: str, prepared: Prepared, *, calibr
     The parameters are those of :func:`fit_heads_out_of_fold`.
     """
     for model in list_members(fitted.model):
-        with_posterior(model, fitted.likelihood, prepared.train, kind)
+        set_head_posterior(model, fitted.likelihood, prepared.train, kind)
     valid = prepared.valid
     if valid is None or not len(valid):
         return fitted

@@ -173,7 +173,7 @@ class MarkovChains:
 
         Stacking weights are cross-fitted: those of each part of the rows are fitted to the other parts.
         """
-        part = parts_of(len(held))
+        part = assign_parts(len(held))
         summed = 0.0
         for k in part.unique().tolist():
             inside, rest = part == k, part != k

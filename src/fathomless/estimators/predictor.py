@@ -141,7 +141,7 @@ class Predictor:
         draws_each = checks.whole("weight_draws", self.weight_draws) if self.model.stochastic else self.weight_draws
         passes = draws_each if self.model.stochastic else 1
         networks = len(self.structure.names) if isinstance(self.structure, ListedPosterior) else 1
-        networks *= len(members_of(self.model))
+        networks *= len(list_members(self.model))
         # about two copies of the outputs in double precision
         memory.require(
             2.0 * 8.0 * passes * networks * min(count, PREDICTED_AT_ONCE) * likelihood.outputs,
@@ -152,7 +152,7 @@ class Predictor:
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
             encoded = encode(slice(start, start + PREDICTED_AT_ONCE))
             # the yield is outside this block: the caller's gradient mode must not change
-            with memory.told("predict fewer rows at once, or set device='cpu'"), without_gradients():
+            with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
                 x = torch.as_tensor(encoded, dtype=self.model.dtype).to(device)
                 # the same seed for every part: all rows have the same weight draws
                 draws = self.model.draw(x, draws_each, as_generator(fold_in(self.seed, "predict")))
@@ -166,7 +166,7 @@ class Predictor:
         """Return the numbers of the networks that were not trained on each row, (R, N)."""
         if fold is None:
             return None
-        folds = np.asarray(unmasked(fold))
+        folds = np.asarray(unmask(fold))
         if self.fold is None or not isinstance(self.model, Ensemble):
             raise DataError("fold was given, but no networks were cross-fitted; leave it out")
         members = self.fold.max(1, keepdims=True) + 1  # per partition, since networks that diverged are left out
@@ -260,7 +260,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         device = networks._device()
     likelihood = task.likelihood(target, saved.tensors).to(device, dtype)
     networks._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-    diagnostics = networks.diagnostics_class.from_json(nonfinite.restored(meta.get("weighing", {})))
+    diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
     model = _build_models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
     model.to(device)  # after rebuild, which adds parts
@@ -314,7 +314,7 @@ def _build_models(
     numbers = sum(tensor.numel() for tensor in saved.tensors.values())
     bounds.check_counts(layout, numbers)
     built = []
-    with bounds.at_most(numbers):
+    with bounds.limit_parameters(numbers):
         for kind in kinds:
             candidate = networks._copy_with(kind.options)
             built += [candidate._build_model(inputs, likelihood, seed, dtype) for _ in range(kind.networks)]
@@ -373,7 +373,7 @@ def load_predictor(path: str | PathLike[str], name: str, family: type[Networks],
     """
     saved = io.load(path, kinds={name})
     options, changed = read_options(saved, path, family, {}, name)
-    with saving.convert_errors(path), recording(), building(0):
+    with saving.convert_errors(path), enable_gradients(), building(0):
         names = [option.name for option in options_of(family)]
         known = saving.update_names(options, names)
         networks = family(**saving.decode({k: v for k, v in known.items() if k in names}, family._saved_values()))

@@ -280,7 +280,7 @@ def prepare(
     dtype : torch.dtype, optional
         Data type of the network of an earlier fit, which overrides `precision`.
     """
-    equal = None if table.groups is not None else repeats(table.x, table.z, table.weight, table.schema)
+    equal = None if table.groups is not None else find_duplicates(table.x, table.z, table.weight, table.schema)
     rows = _arrange(table, plan.ordered, equal)
     folds = _assign_folds(table, rows, plan, seed)
     apart = rows.apart and not plan.ordered
@@ -429,7 +429,7 @@ def _drop_zero_weights(X: Any, y: Any, sample_weight: Any, task: Task) -> tuple[
 
     Return also the indices of the remaining rows, and the number of all rows.
     """
-    y = task.shape_target(readable(y))
+    y = task.shape_target(to_readable(y))
     if len(X) != len(y):
         raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
     rows = len(X)
@@ -445,7 +445,7 @@ def _drop_zero_weights(X: Any, y: Any, sample_weight: Any, task: Task) -> tuple[
     return X, y, weight, kept, rows
 
 
-def _arrange(table: Table, ordered: bool, equal: Repeats | None) -> Encoded:
+def _arrange(table: Table, ordered: bool, equal: Duplicates | None) -> Encoded:
     """Arrange rows for a split that does not depend on their order and repetition.
 
     Equal rows that are separate observations are split into pieces, most of weight one. Copies in small tables are
@@ -455,12 +455,12 @@ def _arrange(table: Table, ordered: bool, equal: Repeats | None) -> Encoded:
     place = np.arange(len(table.x))
     apart = equal is not None and equal.observations
     if equal is not None and apart and not ordered:
-        split = pieces(equal.unit, weight)
+        split = split_into_pieces(equal.unit, weight)
         return Encoded(x[split.source], z[split.source], split.weight, split.first, apart=True)
     if table.groups is not None:
         return Encoded(x, z, weight, place, np.unique(table.groups, return_inverse=True)[1].ravel())
     if table.count <= SMALL_BATCH and not ordered:
-        return Encoded(*merged(x, z, weight))
+        return Encoded(*merge_duplicates(x, z, weight))
     copies = equal is not None and equal.rows > 0 and not apart
     return Encoded(x, z, weight, place, equal.unit if equal is not None and copies else None, apart)
 
@@ -475,8 +475,8 @@ def _assign_folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Te
         elif is_splits(plan.folds):
             folds = split_folds(plan.folds, np.empty((table.rows, 0)), np.empty(table.rows))[:, table.kept]
         else:
-            folds = given_folds(plan.folds, table.rows, table.kept)
-        return keep_groups(folds, table.groups).repeat(plan.copies, 1)
+            folds = read_folds(plan.folds, table.rows, table.kept)
+        return check_groups(folds, table.groups).repeat(plan.copies, 1)
     together = not rows.apart
     if plan.optional and table.groups is None and not can_be_folded(rows.x, rows.z, together=together):
         return None
@@ -507,7 +507,7 @@ def _warn_few_rows(count: float) -> None:
         )
 
 
-def _summarize(equal: Repeats | None) -> EqualRows | None:
+def _summarize(equal: Duplicates | None) -> EqualRows | None:
     """Return the summary of equal rows for the diagnostics of a fit."""
     if equal is None or not equal.rows:
         return None
@@ -515,10 +515,10 @@ def _summarize(equal: Repeats | None) -> EqualRows | None:
 
 
 def _merge_equal_rows(table: Encoded, folds: Tensor) -> tuple[Encoded, Tensor]:
-    """Merge equal rows that are in the same folds; see :func:`~fathomless.data.frames.merged`."""
+    """Merge equal rows that are in the same folds; see :func:`~fathomless.data.frames.merge_duplicates`."""
     count = len(folds)
     # the folds are added as columns, so that only rows in the same folds are equal
-    x, z, weight, joined = merged(np.column_stack([table.x, folds.numpy().T]), table.z, table.weight)
+    x, z, weight, joined = merge_duplicates(np.column_stack([table.x, folds.numpy().T]), table.z, table.weight)
     of_fold = torch.from_numpy(np.ascontiguousarray(x[:, -count:].T.astype(np.int64)))
     return Encoded(np.ascontiguousarray(x[:, :-count]), z, weight, joined[table.place], apart=True), of_fold
 

@@ -229,7 +229,7 @@ class CrossFit:
         fitted, seen, search = self.train_networks(problem, table, session)
         of_row = None
         if table.folds is not None:
-            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.lost))[0][seen.rows]
+            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.diverged))[0][seen.rows]
         return self._shrink_noise(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
 
     def _shrink_noise(self, fitted: Fitted, table: Prepared) -> Fitted:
@@ -253,7 +253,7 @@ class CrossFit:
             seed = fold_in(table.seed, "kind", i) if i else table.seed
             folded = replace(table, folds=table.folds[:repeats], seed=seed)
             fitted, seen, _ = self.train_networks(candidate, folded, part)
-            fits.append((replace(fitted, lost=tuple(networks + k for k in fitted.lost)), seen))
+            fits.append((replace(fitted, diverged=tuple(networks + k for k in fitted.diverged)), seen))
             networks += repeats * (int(table.folds.max()) + 1)
         return fits
 

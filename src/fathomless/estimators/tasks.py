@@ -228,7 +228,7 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
 
 def _unmask(name: str, values: Any) -> Any:
     """Return a masked array without masked values as a plain one, and anything else unchanged."""
-    plain = unmasked(values)
+    plain = unmask(values)
     mask = np.ma.getmaskarray(values) if plain is not values and isinstance(values, np.ma.MaskedArray) else None
     if mask is not None and mask.any():
         rows = np.array(mask.reshape(len(mask), -1).any(axis=1))
@@ -329,7 +329,7 @@ class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
 
 def _check_numbers(X: Any) -> None:
     """Check that all columns of a frame are numeric and finite; arrays are checked by scikit-learn."""
-    frame = eager(X, "X")
+    frame = to_narwhals(X, "X")
     if not isinstance(frame, nw.DataFrame):
         return
     for column in frame.iter_columns():
@@ -360,7 +360,7 @@ class PredictedDensity(NoiseOptions, Density, PredictiveEstimator, ABC):
             (p, take(X, slice(start, start + PREDICTED_AT_ONCE)))
             for p, start in zip(self._predictives(X), starts, strict=False)
         )
-        pairs = [cast(ContinuousPredictive, p).scored(read_target(rows).reshape(len(p), -1)) for p, rows in parts]
+        pairs = [cast(ContinuousPredictive, p).log_prob_and_error(read_target(rows).reshape(len(p), -1)) for p, rows in parts]
         log_p, errors = (np.concatenate([pair[i].numpy() for pair in pairs]) for i in range(2))
         return (log_p, errors) if return_error else log_p
 

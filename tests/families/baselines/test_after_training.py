@@ -25,7 +25,7 @@ def table(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
 
 def as_trained(fitted: Any) -> None:
     """Delete the draws."""
-    for model in members_of(fitted.model_):
+    for model in list_members(fitted.model_):
         assert isinstance(model, DrawnNetworks)
         model.set_draws(model.apart[:0])
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
 from fathomless.families.baselines.trajectories import choose_constant_rate, collect_iterates, draw_subspace, draw_swag
-from fathomless.nn.flat import flattened
+from fathomless.nn.flat import flatten
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DivergenceError
 

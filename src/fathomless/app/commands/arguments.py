@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from fathomless import __version__
 from fathomless.app.commands.flags import add_nested_arguments, add_old_arguments, add_option, flag_of, group_of
-from fathomless.estimators.declaring import described
+from fathomless.estimators.declaring import describe
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.family import Family
 from fathomless.families.registry import families, full_name, options
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += _suggest(choice[1], re.findall(r"[\w-]+", choice[2]))
-        self.exit(2, plain(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
+        self.exit(2, escape_control(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
 
 
 def _suggest(given: str, allowed: Sequence[str]) -> str:

@@ -111,7 +111,7 @@ def divide(
     places = places[known]
     counts = None if weight is None else read_weights(frame[weight], weight)
     if counts is not None and not counts.all():
-        notes.append(left_out(int((counts == 0.0).sum()), "of the weight 0"))
+        notes.append(describe_dropped(int((counts == 0.0).sum()), "of the weight 0"))
         counted = counts > 0.0
         frame, places, counts = frame.filter(counted), places[counted], counts[counted]
     X = frame.drop_columns([*targets, *dropped])
@@ -184,16 +184,16 @@ def _note_rounding(name: str, column: Any) -> str | None:
                 f"rounded to the 16 digits of a 64-bit float: {name!r}, for instance {odd} (if these are identifiers, "
                 "--drop removes the column, and text with a letter in front makes it categorical)"
             )
-    if column.type == pa.string() and (odd := long_number(column)):
+    if column.type == pa.string() and (odd := find_long_number(column)):
         return f"categorical, because its integers exceed the 16 digits of a 64-bit float: {name!r}, for instance {odd}"
     return None
 
 
 def _list_cells(odd: "Odd", places: Array) -> str:
     """Return the odd cells and their rows in the file as text."""
-    from fathomless.tables.headers import short
+    from fathomless.tables.headers import quote
 
-    cells = ", ".join(f"{short(cell)} in row {places[row] + 1}" for cell, row in odd.cells[:_ODD])
+    cells = ", ".join(f"{quote(cell)} in row {places[row] + 1}" for cell, row in odd.cells[:_ODD])
     return cells if len(odd.cells) <= _ODD else f"{cells}, ... ({len(odd.cells):,} in all)"
 
 
@@ -263,9 +263,9 @@ def check_columns(have: Sequence[str], wanted: Iterable[str]) -> None:
         if name not in have:
             near = [other for other in have if other.casefold() == name.casefold()] or get_close_matches(name, have)
             suggestion = f"; did you mean {near[0]!r}?" if near else "."
-            from fathomless.tables.headers import headless
+            from fathomless.tables.headers import suggest_no_header
 
-            raise DataError(f"there is no column {name!r}{suggestion} The columns are {some(have)}{headless(have)}")
+            raise DataError(f"there is no column {name!r}{suggestion} The columns are {some(have)}{suggest_no_header(have)}")
 
 
 def infer_task(targets: "pa.Table") -> tuple[str, str]:

@@ -117,7 +117,7 @@ def page(comparison: "Comparison", target: str, data: str, command: str) -> str:
 
 def ranks(comparison: "Comparison") -> "TextTable":
     """Return the methods in ranked order, with their scores, as text."""
-    from fathomless.plots.page import TextTable, measured, number
+    from fathomless.plots.page import TextTable, format_with_error, number
 
     done = [method for method in comparison.methods if not method.failed]
     names = [name for name in _SCORES if any(name in method.scores for method in done)]
@@ -214,4 +214,4 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return None if isinstance(value, float) and value != value else spoken(value)
+    return None if isinstance(value, float) and value != value else name_nonfinite(value)

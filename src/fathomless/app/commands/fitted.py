@@ -118,7 +118,7 @@ def evaluate(given: argparse.Namespace) -> int:
         name = f"./{name}"
     evaluation = runs.score_rows(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
     findings = runs.find_new_findings(given.folder, estimator, manifest.rows, evaluation)
-    with writing(given.folder, wait=_WAIT):
+    with hold_folder(given.folder, wait=_WAIT):
         runs.keep_evaluation(given.folder, evaluation)
     if given.json:
         show_json(
@@ -168,8 +168,8 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
         kinds |= {weight: "numeric"}
     observation_notes = list[str]()
 
-    def used(table: Any) -> Used:
-        rows = observations(table, targets, None, [name for name in table.column_names if name not in kinds])
+    def used(table: Any) -> UsedRows:
+        rows = find_observations(table, targets, None, [name for name in table.column_names if name not in kinds])
         observation_notes.extend(rows.notes)
         return rows
 

@@ -73,7 +73,7 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     names = [field.name for field in fields(inputs.FitRequest) if field.name not in ("targets", "form")]
     request = inputs.FitRequest(targets=given.target, form=form(given), **{name: vars(given)[name] for name in names})
     fit = _Fit(given, inputs.read(request), out, group)
-    with contextlib.nullcontext() if group.rank else writing(out):
+    with contextlib.nullcontext() if group.rank else hold_folder(out):
         return _run_fit(given, group, fit)
 
 
@@ -133,7 +133,7 @@ class _Fit:
             from fathomless.plots.page import format_count
 
             raise DataError(
-                f"{table.name} has {counted(table.rows, 'row')} with a target, too few to estimate the uncertainty of "
+                f"{table.name} has {format_count(table.rows, 'row')} with a target, too few to estimate the uncertainty of "
                 f"predictions; at least {_LEAST} are needed: collect more, or fit from Python, without this minimum"
             )
         family = registry.families()[given.structure]

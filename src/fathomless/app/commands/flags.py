@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from fathomless.estimators.declaring import classes_with_option, describe, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
-from fathomless.estimators.renamed import moved, rename, renamed, renaming
+from fathomless.estimators.renamed import moved_options, rename, renamed, rename_options
 from fathomless.families.family import Family
 from fathomless.families.registry import families, options
 from fathomless.system import checks
@@ -52,7 +52,7 @@ def translate_message(message: str) -> str:
     pairs = ((family, task) for family in registered.values() for task in family.tasks)
     known = {name for family, task in pairs for name in options(family, task)} | {"methods"}
     known |= {name for family in registered.values() for name, *_ in nested_options(options_of(family.options))}
-    known |= {old for family in registered.values() for old in moved(family.options)}
+    known |= {old for family in registered.values() for old in moved_options(family.options)}
     prefixes = {f"{name}: " for family in registered.values() for name in family.estimators}
     message = next((message.removeprefix(prefix) for prefix in prefixes if message.startswith(prefix)), message)
 
@@ -94,14 +94,14 @@ def flag_of(name: str) -> str:
 
 def _nested_flag(option: "Field[Any]", inner: str) -> str:
     """Return the flag of a nested option; an option that a plain value stands for has the flag of the outer option."""
-    if inner in {class_.plain for class_ in having_option(option, inner).values()}:
+    if inner in {class_.plain for class_ in classes_with_option(option, inner).values()}:
         return f"--{option.name.replace('_', '-')}"
     return f"--{_prefix(option, inner)}.{inner.replace('_', '-')}"
 
 
 def _prefix(option: "Field[Any]", inner: str) -> str:
     """Return the prefix of a nested option: the only choice that has it, otherwise the name of the outer option."""
-    choices = having_option(option, inner)
+    choices = classes_with_option(option, inner)
     (key, class_), *others = choices.items()
     alone = not others and (bool(class_.plain) or option.metadata["kind"] == "choice")
     return str(key) if alone else option.name
@@ -153,7 +153,7 @@ def add_old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[
                 add_option(parser, flag_of(old), old, {family.name: plain[new.name]}, "").help = argparse.SUPPRESS
                 _accept_also(parser._option_string_actions[flag_of(old)], new.values)
                 flags.append(flag_of(old))
-        for old, place in moved(family.options).items():
+        for old, place in moved_options(family.options).items():
             declared = inner[place.nested]
             if old in known:
                 _also(parser._option_string_actions.get(flag_of(old)), declared)
@@ -282,14 +282,14 @@ def check_options(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
         is not allowed.
     """
     declared = _declare_options(family, task)
-    renamed = renaming(family.options, {name.rpartition(".")[2]: value for name, value in asked.items()})
-    if foreign := sorted(set(asked) - set(declared) - set(moved(family.options))):
+    renamed = rename_options(family.options, {name.rpartition(".")[2]: value for name, value in asked.items()})
+    if foreign := sorted(set(asked) - set(declared) - set(moved_options(family.options))):
         raise DataError(_foreign(foreign[0], family.name))
     for name in asked:
         prefix, _, nested = name.rpartition(".")
         outer, _, inner = nested.partition("__")
         given = renamed.options.get(outer, declared[outer].default) if prefix else None
-        choices = having_option(declared[outer], inner) if prefix else {}
+        choices = classes_with_option(declared[outer], inner) if prefix else {}
         if prefix and type(value_of(declared[outer], given)) not in choices.values():
             needed = f"{flag_of(outer)} {' or '.join(map(str, choices))}"
             raise DataError(

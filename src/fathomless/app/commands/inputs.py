@@ -46,7 +46,7 @@ class FitRequest:
     drop, keep : sequence of str
         Columns to drop, and columns to keep although they look like identifiers.
     form : mapping of str to object
-        Format of the file: fields of :class:`fathomless.tables.csv.Form`.
+        Format of the file: fields of :class:`fathomless.tables.csv.Dialect`.
     stream : bool
         True to stream the table whatever its size.
     """
@@ -199,7 +199,7 @@ def _note_missing_words(request: FitRequest, table: tables.Table, parts: columns
     if table.used is None or "string" not in str([column.type for column in parts.targets.columns]):
         return ()
     dropped = (~table.used).nonzero()[0].tolist()
-    counts = Counter(tables.words(request.data, request.targets, dropped, **request.form))
+    counts = Counter(tables.find_missing_words(request.data, request.targets, dropped, **request.form))
     return tuple(
         f"target {', '.join(request.targets)}: {count:,} of the dropped rows have the word {word!r}, which is read as "
         "a missing value; if it is a class, put it in quotes, or rename it"
@@ -223,8 +223,8 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
         raise DataError(f"--weight {request.weight} was given, and a stream has no weights; omit it, or repeat rows")
     if request.groups is not None:
         raise DataError(f"--groups {request.groups} was given, and a stream trains one network without folds; omit it")
-    names = streams.files(request.data)
-    have = tables.groups(names[0]).schema.names
+    names = streams.list_files(request.data)
+    have = tables.open_row_groups(names[0]).schema.names
     dropped = columns.roles(have, request.targets, key=request.key, drop=request.drop)
     columns.check_columns(have, request.keep)
     head = _first_rows(names[0], [name for name in have if name not in (*request.targets, *dropped)])
@@ -236,7 +236,7 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
     if task == "regression":
         parts = _targets(names, request.targets, others)
         _check_varied((columns.target_array(part, task) for part in parts), request.targets)
-    sha256, size = fingerprint(names)
+    sha256, size = hash_files(names)
     return Input(
         name=_name(request, request.data),
         sha256=sha256,
@@ -253,7 +253,7 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
 
 def _first_rows(name: str, wanted: Sequence[str]) -> Any:
     """Return the first rows of a Parquet file, enough to recognise identifiers."""
-    file = tables.groups(name)
+    file = tables.open_row_groups(name)
     pieces = []
     rows = 0
     for group in range(len(file.sizes)):
@@ -272,7 +272,7 @@ def _reason_to_stream(request: FitRequest) -> str | None:
     if request.data == "-" or request.weight is not None or request.groups is not None:
         return None
     try:
-        file = tables.groups(request.data)
+        file = tables.open_row_groups(request.data)
     except DataError:  # not Parquet
         return None
     free = memory.available()

@@ -65,7 +65,7 @@ def note(text: str) -> None:
 def say(text: str) -> None:
     """Print a line on standard error."""
     if sys.stderr is not None:  # otherwise print would use standard output, which has the predictions
-        print(plain(text), file=sys.stderr)
+        print(escape_control(text), file=sys.stderr)
 
 
 def show(text: object) -> None:
@@ -75,7 +75,7 @@ def show(text: object) -> None:
 
 def show_json(**values: Any) -> None:
     """Print a JSON object on one line of standard output, and flush it."""
-    print(json.dumps(spoken(values)), flush=True)
+    print(json.dumps(name_nonfinite(values)), flush=True)
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:
@@ -99,13 +99,13 @@ def scores_of(evaluation: "Evaluation", which: str = "scores") -> dict[str, dict
 
 def table_of(evaluation: "Evaluation") -> str:
     """Return a text table of scores and those of a constant prediction."""
-    from fathomless.plots.page import measured
+    from fathomless.plots.page import format_with_error
 
     rows = [(f"{evaluation.name}, {evaluation.rows:,}", "model", "constant prediction")]
     for name, score in evaluation.scores.items():
         pair = (score, evaluation.baseline[name])
         rounded = [(0.0 if abs(s.value) < 1e-9 else s.value, s.error) for s in pair]  # zero up to rounding
-        model, constant = (" ".join(measured(*values)).strip() for values in rounded)
+        model, constant = (" ".join(format_with_error(*values)).strip() for values in rounded)
         rows.append((name.replace("_", " "), model, constant))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return "\n".join(

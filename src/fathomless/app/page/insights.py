@@ -106,7 +106,7 @@ def _compare_with_peers(peers: Peers, rows: str) -> str:
         (worse, "lower than that of {}"),
     )
     parts = [
-        relation.format(listed([f"{_NAMES[name]} ({_signed(peers.behind[name])})" for name in names]))
+        relation.format(join_words([f"{_NAMES[name]} ({_signed(peers.behind[name])})" for name in names]))
         for names, relation in relations
         if names
     ]
@@ -168,7 +168,7 @@ def _describe_importance(analysis: Analysis) -> str:
         others = " The other column has" if rest == 1 else f" The other {rest:,} columns have"
         others += " no measurable effect."
     return (
-        f"Permuting {listed(clear, 6)} lowers the log-likelihood by more than two standard errors.{others} Importance "
+        f"Permuting {join_words(clear, 6)} lowers the log-likelihood by more than two standard errors.{others} Importance "
         "is small for a column that others can replace."
     )
 
@@ -251,7 +251,7 @@ def _describe_groups(analysis: Analysis) -> str:
     """State in how many groups of rows the predictions are worse than in the others."""
     if not analysis.looked:
         return ""
-    tested = f"{counted(analysis.looked, 'tested group')} of rows with a common column value"
+    tested = f"{format_count(analysis.looked, 'tested group')} of rows with a common column value"
     if not analysis.groups:
         return f"The log-likelihood is not significantly lower in any of the {tested}."
     return (

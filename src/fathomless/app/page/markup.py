@@ -9,7 +9,7 @@ import jinja2
 from jinja2.filters import do_mark_safe
 
 from fathomless.app.page.glossary import Term
-from fathomless.plots.page import counted
+from fathomless.plots.page import format_count
 
 __all__ = ["render_template"]
 
@@ -37,7 +37,7 @@ def render_template(name: str, *, terms: Sequence[Term] = (), names: Sequence[st
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["count"] = counted
+    environment.filters["count"] = format_count
     environment.filters["terms"] = _linker(terms, names)
     text = environment.get_template(name).render(terms=terms, **values)
     text = "<section".join(_unlink_repeats(part) for part in text.split("<section"))

@@ -64,7 +64,7 @@ def _regression_figures(first: Evaluation, t: int, target: str) -> list[Figure]:
             f"intervals-{t}",
             partial(plots.intervals, y, mean, low, high, target=target),
             says=f"90 % prediction intervals and observations of {target}, rows sorted by prediction. Coverage over "
-            f"{counted(len(y), 'row')}: {percent(coverage)}. Widths of the intervals: {number(width.min())} to "
+            f"{format_count(len(y), 'row')}: {percent(coverage)}. Widths of the intervals: {number(width.min())} to "
             f"{number(width.max())}.",
             caption="90 % prediction intervals and observations, sorted by prediction.",
         ),
@@ -88,7 +88,7 @@ def _confusion(first: Evaluation) -> Predictions:
     wrong = counts - np.diag(correct)
     order = [divmod(int(i), size) for i in np.argsort(-wrong, axis=None, kind="stable")[:3]]
     errors = [f"{first.labels[i]} as {first.labels[j]} ({wrong[i, j]:,})" for i, j in order if wrong[i, j]]
-    text = f"Most frequent errors: {listed(errors)}." if errors else "No row was misclassified."
+    text = f"Most frequent errors: {join_words(errors)}." if errors else "No row was misclassified."
     worst = np.sort(np.argsort(-(wrong.sum(1) + wrong.sum(0)), kind="stable")[:_CLASSES])
     drawn = [first.labels[i] for i in worst]
     some = f" Only the {len(drawn)} classes with the most errors of {size} are shown." if size > _CLASSES else ""

@@ -105,7 +105,7 @@ class Page:
     @property
     def options(self) -> dict[str, Any]:
         """Name -> value of all options, including nested ones such as ``weights__chains``."""
-        return self.estimator._options_given(deep=True)
+        return self.estimator._current_options(deep=True)
 
     @property
     def calibrated(self) -> bool:
@@ -187,13 +187,13 @@ def _score(name: str, score: Score) -> tuple[str, str]:
         return (value, f"{error} %") if error else (percent(score.value), "")
     if name not in _IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
         return "0", ""  # zero up to rounding
-    return measured(score.value, score.error)
+    return format_with_error(score.value, score.error)
 
 
 def _lede(page: Page, first: Evaluation | None) -> list[str]:
     """Return the headline: task and data, then the main scores."""
-    columns = counted(len(page.estimator.schema_.columns), "column")
-    source = f"{columns} and {counted(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
+    columns = format_count(len(page.estimator.schema_.columns), "column")
+    source = f"{columns} and {format_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. Not evaluated."]
     rows = {
@@ -213,13 +213,13 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     if first.task == "classification":
         accuracy, most_frequent = (percent(scores["accuracy"].value) for scores in (ours, constant))
         return [
-            f"Classification of {listed(first.targets)} into {len(first.labels)} classes from {source}.",
+            f"Classification of {join_words(first.targets)} into {len(first.labels)} classes from {source}.",
             f"{rows}: accuracy {accuracy} (most frequent class: {most_frequent}). {log_likelihood}",
         ]
     average = " averaged over the targets" if len(first.targets) > 1 else ""
     rmse, mean_rmse = (number(scores["rmse"].value) for scores in (ours, constant))
     return [
-        f"Regression of {listed(first.targets)} on {source}.",
+        f"Regression of {join_words(first.targets)} on {source}.",
         f"{rows}: RMSE{average} {rmse} (mean: {mean_rmse}), coverage of the 90 % intervals "
         f"{percent(ours['coverage_90'].value)}. {log_likelihood}",
     ]
@@ -268,7 +268,7 @@ def _insights(page: Page) -> Insights | None:
     """Return the analysis of the rows outside the training; later evaluations of files do not change it."""
     for evaluation in page.evaluations:
         if page.analysis and evaluation.name == page.analysis.rows:
-            return insights(page.analysis, evaluation, evaluation.labels, listed(evaluation.targets))
+            return insights(page.analysis, evaluation, evaluation.labels, join_words(evaluation.targets))
     return None
 
 
@@ -291,7 +291,7 @@ def _structure(estimator: Estimator) -> StructureSection:
                 for what, law in counts.items()
             ]
         case LatentPosterior(weights=weights, means=means):
-            rows = [(percent(w), listed([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
+            rows = [(percent(w), join_words([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
             tables = [TextTable("Distributions over the latent space", ("Weight", "Centre"), rows)]
         case _:
             tables = []
@@ -322,7 +322,7 @@ def _learning_curves(page: Page) -> list[Figure]:
     curves = picture(
         "learning",
         partial(plots.learning_curves, history, rows=rows),
-        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(changes)}. {_describe_networks(page)}",
+        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {join_words(changes)}. {_describe_networks(page)}",
         caption=f"Training objective (labelled ELBO) in {unit}: expected log-likelihood minus divergences."
         + (jumps if _cross_fit_diagnostics(page).structure else ""),
     )
@@ -386,9 +386,9 @@ def _class_calibration(first: Evaluation) -> dict[str, Any]:
     figure = picture(
         "reliability",
         partial(plots.reliability, confidence, accuracy, count),
-        says=f"Accuracy against confidence in {counted(len(count), 'bin')}, from {percent(confidence[0])} to "
+        says=f"Accuracy against confidence in {format_count(len(count), 'bin')}, from {percent(confidence[0])} to "
         f"{percent(confidence[-1])} confidence. Largest difference: confidence {percent(confidence[worst])}, accuracy "
-        f"{percent(accuracy[worst])} over {counted(int(count[worst]), 'row')}.",
+        f"{percent(accuracy[worst])} over {format_count(int(count[worst]), 'row')}.",
         caption="Reliability diagram: accuracy by confidence. The diagonal is perfect calibration; bins with few rows "
         "deviate by chance.",
     )
@@ -422,7 +422,7 @@ def _uncertainty(first: Evaluation) -> list[Group]:
             figure = picture(
                 f"uncertainty-{t}",
                 partial(plots.uncertainty_split, *parts[:, :, t]),
-                says=f"Parts of the uncertainty of {target} in {counted(n, 'row')}, sorted by total. Mean shares: "
+                says=f"Parts of the uncertainty of {target} in {format_count(n, 'row')}, sorted by total. Mean shares: "
                 f"{summary}.",
                 caption=f"Decomposition of the predictive {'variance' if regression else 'entropy'} of each row, "
                 "sorted by total.",
@@ -473,7 +473,7 @@ def _encoding(column: Column) -> str:
             return f"mean {day}, scale {number(column.scale)} days; also time of year and day of week"
         case "category":
             rest = "; one more for rare and unseen levels" if column.other else ""
-            return f"{counted(len(column.levels), 'level')}: {listed([str(v) for v in column.levels], _LEVELS)}{rest}"
+            return f"{format_count(len(column.levels), 'level')}: {join_words([str(v) for v in column.levels], _LEVELS)}{rest}"
     limits = "" if column.limits is None else "; clipped to {} and {}".format(*map(number, column.limits))
     return f"centre {number(column.center)}, scale {number(column.scale)}{limits}"
 
@@ -557,7 +557,7 @@ def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callabl
 
 def _option_tables(page: Page) -> dict[str, TextTable]:
     """Return a table of the changed options, and one of all options with their meaning."""
-    texts = described(type(page.estimator))
+    texts = describe(type(page.estimator))
     changed, rows = [], []
     for option in options_of(type(page.estimator)):
         value, default = _format_value(page.options[option.name]), _format_value(option.default)
@@ -577,7 +577,7 @@ def _nested_rows(option: Field[Any], given: Any) -> list[tuple[str, str, str]]:
     value = value_of(option, given)
     if value is None:
         return []
-    texts = described(type(value))
+    texts = describe(type(value))
     names = nested_fields(option, type(value))
     rows = ((name, getattr(value, name), texts[name][1].replace("`", "")) for name in names)
     return [(f"{option.name}__{name}", _format_value(nested), text) for name, nested, text in rows]

@@ -114,7 +114,7 @@ class DrawnNetworks(Resizable):
             return linearise(self.network, x, self.apart, self.uncertain_outputs)
         if torch.is_grad_enabled():  # FlatNetworks does not support autograd
             weights = torch.cat([p.reshape(-1) for p in self.network.parameters()]) + self.apart
-            f: Tensor = vmap(lambda own: called(self.network, own, x))(unflattened(self.network, weights))
+            f: Tensor = vmap(lambda own: call_with(self.network, own, x))(unflatten(self.network, weights))
             return f
         flat = FlatNetworks(self.network, len(self.apart))
         flat.weights.copy_(flatten(self.network) + self.apart)
@@ -122,7 +122,7 @@ class DrawnNetworks(Resizable):
 
     def structure(self) -> ListedPosterior:
         """Return a point mass on the depth of the network."""
-        return depth_structure({self.depth: 1.0})
+        return make_depth_posterior({self.depth: 1.0})
 
     def prior_scale(self) -> Tensor:
         """Return the prior standard deviation s of each weight, (P,)."""

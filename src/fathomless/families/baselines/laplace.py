@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from fathomless.data.rows import Rows
-from fathomless.inference.out_of_fold.heads import greatest_evidence, per_square
+from fathomless.inference.out_of_fold.heads import maximize_evidence, location_information
 from fathomless.nn.flat import check_flattenable, flatten
 from fathomless.nn.stateless import call_with
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
@@ -109,7 +109,7 @@ def laplace_posterior(
             f"Laplace's approximation was requested with the likelihood {type(likelihood).__name__}; allowed are noise "
             "distributions with a scale, and classes"
         )
-    refuse(network)
+    check_flattenable(network)
     count = len(rows) * count_uncertain_outputs(likelihood)
     size = len(scale)
     wide = count < size  # decompose the smaller one of the two Gram matrices of G
@@ -142,7 +142,7 @@ def laplace_posterior(
         square, basis = torch.linalg.eigh(gram)
         point &= gram.diagonal() == 0.0
     square = square.clamp(min=0.0)
-    mode = flattened(network).double() / scale
+    mode = flatten(network).double() / scale
     fit = mode[~point].square().sum()  # weights that affect only outputs without a posterior are left out of α
 
     def evidence(log_alpha: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def jacobian(network: nn.Module, x: Tensor) -> Tensor:
     parameters = dict(network.named_parameters())
 
     def f(values: dict[str, Tensor], row: Tensor) -> Tensor:
-        output: Tensor = called(network, values, row[None])[0]
+        output: Tensor = call_with(network, values, row[None])[0]
         return output
 
     # built once here; jacrev would build its own basis

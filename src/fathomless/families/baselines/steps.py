@@ -56,7 +56,7 @@ class DrawNetworks:
             raise DataError(
                 "a posterior around a trained network was requested for a stream; it needs all rows in memory"
             )
-        for k, model in enumerate(members_of(fitted.model)):
+        for k, model in enumerate(list_members(fitted.model)):
             seed = fold_in(table.seed, "drawn", k)
             self.posterior(cast(DrawnNetworks, model), fitted.likelihood, table.train, seed)
         valid = table.valid
@@ -115,7 +115,7 @@ class TrajectoryDraws:
         )
         generator = torch.Generator().manual_seed(fold_in(seed, "draws"))
         weights, chain_length = self.draws(model, likelihood, rows, points, generator)
-        model.set_draws(weights - flattened(network), chain_length=chain_length)
+        model.set_draws(weights - flatten(network), chain_length=chain_length)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def choose_constant_rate(
     generator = torch.Generator().manual_seed(seed)
     subset = rows.take(permutation(len(rows), generator, rows.x.device)[:_ROWS])
     mean = _make_objective(network, likelihood, scale, rows.count)
-    theta = flattened(network)
+    theta = flatten(network)
     weight = _row_weights(subset)
 
     def row_gradient(x: Tensor, y: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def collect_iterates(
     """
     generator = torch.Generator().manual_seed(seed)
     mean = _make_objective(network, likelihood, scale, rows.count)
-    theta = flattened(network)
+    theta = flatten(network)
     slope = grad(mean)
     even = torch.ones_like(rows.x[:batch, 0])  # the sampling accounts for the weights of the rows
     cumulative = _row_weights(rows).double().cumsum(0)
@@ -195,7 +195,7 @@ def draw_subspace(
     generator: torch.Generator,
 ) -> Tensor:
     """Draw weights (n, P) from the posterior in the subspace of the leading principal components of iterates (T, P)."""
-    refuse(network)
+    check_flattenable(network)
     mean = points.mean(0)
     axes = torch.linalg.svd(points - mean, full_matrices=False)[2][:dimensions]  # (D, P)
     scaled = axes / scale

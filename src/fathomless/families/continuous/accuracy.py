@@ -14,7 +14,7 @@ from torch import Tensor
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Transition, coarsen
-from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.likelihoods import Bernoulli, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive

@@ -133,7 +133,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
             free=True,  # a fixed horizon is a list of one; held-out rows control the training in this case, too
             law=None,
             cross_fit=True,
-            looking={"widened": self.calibrate, **draws, **focus},
+            settings={"widened": self.calibrate, **draws, **focus},
             unused=("optimizer__schedule",),
         )
 
@@ -213,7 +213,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         """
         networks = self._networks()
         table = take(self._table(X, reset=False), slice(0, _ROWS))
-        x = torch.as_tensor(self._predictors(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
+        x = torch.as_tensor(self._encode(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
         times = fit_grid(_stack_networks(networks), x.repeat(len(networks), *[1] * (x.ndim - 1)), tolerance)
         for network in networks:
             network.predict_by(grid=times)

@@ -299,7 +299,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             self._support = tuple(blueprint["support"])
         self.times = tuple(blueprint["times"]) if "times" in blueprint else None
 
-    def listed(self, count: int) -> dict[int, float]:
+    def list_structures(self, count: int) -> dict[int, float]:
         """Return the log prior of the numbers k of the `count` shortest horizons kδ; {0: 0} for a fixed one."""
         if not self.random_horizon:
             return {0: 0.0}

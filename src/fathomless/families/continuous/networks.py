@@ -51,7 +51,7 @@ class ContinuousNetworks(ContinuousOptions, Networks):
 
     def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
         if callable(self.architecture):
-            dynamics: Dynamics = checks.returned("architecture", self.architecture(inputs, outputs), Dynamics)
+            dynamics: Dynamics = checks.check_returned("architecture", self.architecture(inputs, outputs), Dynamics)
             return dynamics
         checks.choice("architecture", self.architecture, ("mlp",))
         hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)

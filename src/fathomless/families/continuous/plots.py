@@ -143,7 +143,7 @@ def divergence_profile(depth: npt.ArrayLike, rate: npt.ArrayLike, *, ax: Axes | 
     """
     t = _check_rising(depth)
     nats = floats("rate", rate, 0.0)
-    same(depth=t, rate=nats)
+    check_shapes(depth=t, rate=nats)
     edges = [0.0]
     for middle in t.tolist():
         edges.append(2.0 * middle - edges[-1])
@@ -199,7 +199,7 @@ def accuracy(
     """
     n = _check_rising(steps, "steps", 1.0)
     far = floats("distance", distance, 0.0, 1.0)
-    same(steps=n, distance=far)
+    check_shapes(steps=n, distance=far)
     ax = start(ax, "Predictions and the number of steps", "steps", "Hellinger distance")
     ax.set_xscale("log", base=2)
     if chosen is not None:

@@ -18,7 +18,7 @@ from fathomless.families.continuous.dynamics import Weight
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import follow, split_weights
-from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
+from fathomless.plots.page import Figure, Group, StructureSection, TextTable, join_words, number, percent, picture
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.system.draws import normal
@@ -273,7 +273,7 @@ def _horizon_group(estimator: Estimator, first: ContinuousDepth) -> Group:
     mean = sum(depth * p for depth, p in posterior.items())
     error = f" ± {number(stacked.mean_error * first.unit, 2)}" if stacked else ""
     likely = sorted(posterior, key=lambda depth: -posterior[depth])[:3]
-    largest = listed([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
+    largest = join_words([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
     caption = f"{'Weight' if stacked else 'Probability'} of each horizon; mean {number(mean)}{error}."
     if stacked:
         caption += (
@@ -339,7 +339,7 @@ def _check_prior_paths(summary: FitSummary, model: ContinuousDepth, nats: float)
             "Posterior over weight paths equals the prior",
             f"Divergence of the paths from the prior: {nats:.2g} nats. The data did not change the weights along "
             "depth, and predictions include the prior noise of the paths.",
-            f"Raise {summary.now('epochs')}, or set {summary.now('path__rate')} to a smaller number, which reduces the "
+            f"Raise {summary.show('epochs')}, or set {summary.show('path__rate')} to a smaller number, which reduces the "
             "prior noise of the paths.",
         )
 
@@ -352,8 +352,8 @@ def _check_uncertainty(summary: FitSummary, model: ContinuousDepth, contraction:
             "Almost no posterior uncertainty within a network",
             f"At the final depth the posterior standard deviation of the weights is {contraction:.1%} of the prior "
             "one. Each network is almost deterministic, and its epistemic uncertainty is underestimated.",
-            f"Set {summary.now('path__rate')} to a larger number{gaussian}, or use several networks: "
-            f"{summary.now('cv')}.",
+            f"Set {summary.show('path__rate')} to a larger number{gaussian}, or use several networks: "
+            f"{summary.show('cv')}.",
         )
 
 
@@ -366,7 +366,7 @@ def _check_steps(summary: FitSummary, model: ContinuousDepth) -> Iterator[Findin
             "Too few solver steps in predictions",
             f"Predictions use {steps} steps. Doubling the number of steps changes them by more than 0.01 in Hellinger "
             f"distance up to {needed} steps.",
-            f"Raise {summary.now('solver__predict_steps')} to {needed}; `accuracy` measures the effect.",
+            f"Raise {summary.show('solver__predict_steps')} to {needed}; `accuracy` measures the effect.",
         )
 
 
@@ -378,7 +378,7 @@ def _check_prior_scale(summary: FitSummary) -> Iterator[Finding]:
             "Weight prior is too wide for the depth",
             f"Its standard deviation is {given:.3g} / √fan-in. Above {_EXPLODES} / √fan-in, hidden states under the "
             "prior grow without bound along depth, and so may those of posterior paths away from the data.",
-            f"Lower {summary.now('weight_prior')}.",
+            f"Lower {summary.show('weight_prior')}.",
         )
 
 
@@ -402,5 +402,5 @@ def _check_movement(summary: FitSummary, model: ContinuousDepth) -> Iterator[Fin
             "Horizon posterior did not change in training",
             f"The mean horizon changed by at most {path * model.unit:.2g} from its initial value, depth "
             f"{horizons[0] * model.unit:.2g}.",
-            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
+            f"Raise {summary.show(summary.law_option('rate'))} or {summary.show('epochs')}.",
         )

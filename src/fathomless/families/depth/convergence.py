@@ -129,7 +129,7 @@ class DepthWarnings:
         t = fitted.training
         model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
         # out-of-fold weights and chains have no law that gradients move
-        if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
+        if t is None or model is None or fitted.log_densities is not None or "mean_depth" not in fitted.history[-1]:
             return
         mean = fitted.history[-1]["mean_depth"]
         remedy = f"Raise epochs (now {t.epochs}) or {self.rate} (now {t.structure_rate:.2g})"

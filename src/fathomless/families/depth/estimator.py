@@ -74,7 +74,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         self.sampling_ = {int(number): dict(record) for number, record in diagnostics.sampling.items()}
         # cross-fitted networks of one architecture have the same weights of depths; the first one stands for all
         one_law = stacked is not None and not self.kinds_
-        first = members_of(self.model_)[0] if one_law else self.model_
+        first = list_members(self.model_)[0] if one_law else self.model_
         self.structure_ = cast(ListedPosterior, first.structure())
         if stacked is not None:
             self.structure_ = with_errors(self.structure_, stacked)
@@ -142,7 +142,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         checkpoint = self._checkpoint()
         if checkpoint.folder is not None:
             checkpoint = replace(checkpoint, folder=Path(checkpoint.folder) / "networks")
-        start = self._with(
+        start = self._copy_with(
             {
                 "weights": "map",
                 "activation": self._choose_activation(),

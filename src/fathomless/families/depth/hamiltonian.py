@@ -153,7 +153,7 @@ class Hamiltonian:
         else:
             count = train.weight.double().cpu()
         records = {str(number): sample.record for number, sample in samples.items()}
-        prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
+        prior_mass = log_prior_of(first, list(masses)).softmax(0).tolist()
         diagnostics = CrossFitDiagnostics(
             structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=records
         )

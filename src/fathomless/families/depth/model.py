@@ -194,7 +194,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
         sparse = [] if self.training else self._sparse_layers
         only_heads = n > 1 and self._only_heads_drawn and not self.training
         hidden = self._hidden(x) if only_heads else None  # computed once for all draws of the heads
-        passes, sets, sampled = nested_draws(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
+        passes, sets, sampled = draw_nested(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # under autocast
             f = f.float()
@@ -319,7 +319,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
         )
         return whole
 
-    def listed(self, count: int) -> dict[int, float]:
+    def list_structures(self, count: int) -> dict[int, float]:
         """Return the log prior of each of the `count` smallest depths that `max_depth` and the prior allow."""
         if self.max_depth is not None:
             count = min(count, self.max_depth - self.min_depth + 1)
@@ -584,7 +584,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
         self._layers_in_use = layers
         self._heads_in_use = heads
         self._depths_in_use = depths
-        self._linear_heads = alike_linear([head for _, head in heads])
+        self._linear_heads = select_stackable([head for _, head in heads])
         self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]
         self._only_heads_drawn = all(name.startswith("heads.") for name in self._bayesian)
         self._sparse_layers = [layer for _, part in self._parts for _, layer in sparse_layers(part)]

@@ -255,14 +255,14 @@ def _check_drift(summary: FitSummary) -> Iterator[Finding]:
             "advice",
             "Depth posterior had not converged at early stopping",
             f"{trend} The validation score had stopped improving.",
-            f"If the depth itself matters, raise {summary.now(summary.of_law('rate'))}{natural}.",
+            f"If the depth itself matters, raise {summary.show(summary.law_option('rate'))}{natural}.",
         )
     else:
         yield Finding(
             "problem",
             "Depth posterior has not converged",
             f"{trend} The reported depth reflects the learning rate of the law rather than the data.",
-            f"Raise {summary.now('epochs')} or {summary.now(summary.of_law('rate'))}.",
+            f"Raise {summary.show('epochs')} or {summary.show(summary.law_option('rate'))}.",
         )
 
 
@@ -272,8 +272,8 @@ def _check_start(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding
     rates = {"learning_rate": summary.given["learning_rate"], "structure_rate": summary.structure_rate}
     law_change = law_drift(model.law, model.prior, summary.history, **rates)
     if law_change is not None and law_change.travel < law_change.distance:
-        start = summary.now(summary.of_law("initial_depth"))
-        rate = summary.now(summary.of_law("rate"))
+        start = summary.show(summary.law_option("initial_depth"))
+        rate = summary.show(summary.law_option("rate"))
         mean = summary.estimator.structure_.statistics["mean_depth"]
         yield Finding(
             "problem" if law_change.start_dominates(summary.stopped) else "advice",
@@ -293,7 +293,7 @@ def _check_movement(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "Depth posterior did not change in training",
             f"The mean depth changed by at most {path:.2g} layers from its initial value of {depths[0]:.2g}.",
-            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
+            f"Raise {summary.show(summary.law_option('rate'))} or {summary.show('epochs')}.",
         )
 
 
@@ -319,5 +319,5 @@ def _check_bounds(summary: FitSummary, model: UnboundedDepth) -> Iterator[Findin
             "advice",
             "Depth is at its lower bound",
             f"{least:.0%} of the posterior mass is on {model.min_depth}, the smallest depth allowed.",
-            f"Lower {summary.now('min_depth')}.",
+            f"Lower {summary.show('min_depth')}.",
         )

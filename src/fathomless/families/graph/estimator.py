@@ -76,11 +76,11 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
         weights = dict(
             zip(fits, chain_weights(chains_by, list(fits.values()), apart=self._chain_diagnostics().apart), strict=True)
         )
-        other = self._with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
+        other = self._copy_with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
         records = tuple(
             {**record, "weight": weights[record["chain"]]} if record["states"] else record for record in self.chains_
         )
-        other.fit_diagnostics_ = replace(self._of_chains(), chains=records)
+        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=records)
         # the states of a chain share its weight equally
         states = {record["chain"]: record["states"] for record in records}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
@@ -299,7 +299,7 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return Mixture(*drawn, log_weight.exp().numpy(), model.chain[chosen].numpy(), scale)
 
     def _logit_scale(self) -> LogitScale:
-        diagnostics = self._of_chains()
+        diagnostics = self._chain_diagnostics()
         if len(diagnostics.low) != self.model_.observed or len(diagnostics.span) != self.model_.observed:
             raise DataError(
                 f"its diagnostics have ranges of {len(diagnostics.low)} columns; {self.model_.observed} are needed"

@@ -135,7 +135,7 @@ def _draw_traces(estimator: Estimator) -> list[Figure]:
             f"trace-{name}",
             partial(traces, recorded[name], recorded["sweeps"], recorded["burn_in"], used, quantity),
             says=f"The {quantity} of {len(used)} chains over {recorded['sweeps']:,} sweeps; at the end "
-            + listed([number(values[-1]) for values in recorded[name] if values], 12)
+            + join_words([number(values[-1]) for values in recorded[name] if values], 12)
             + ".",
             caption=f"Trace of the {quantity} in each chain, given the current hidden activations. The line marks the "
             "end of the burn-in.",
@@ -186,13 +186,13 @@ def _tabulate_convergence(estimator: Estimator) -> TextTable | None:
 def findings(summary: FitSummary) -> Iterator[Finding]:
     """Yield findings: chains that disagree, failed or have not mixed, and parameters at a bound."""
     fit_diagnostics = cast(ChainDiagnostics, summary.estimator.fit_diagnostics_)
-    for text in convergence(fit_diagnostics, summary.given["chains_by"]):
+    for text in convergence_warnings(fit_diagnostics, summary.given["chains_by"]):
         modes = "different modes" in text
         yield Finding(
             "advice" if modes else "problem",
             "Chains are in different modes" if modes else "Chains have not converged",
             text[0].upper() + text[1:] + ".",
-            f"This is common on difficult tables. Raise {summary.now('chains')}: more chains find good modes more "
+            f"This is common on difficult tables. Raise {summary.show('chains')}: more chains find good modes more "
             "often. Set chains_by='all' to include every chain."
             if modes
             else f"Raise {summary.show('sweeps')}, or {summary.show('chains')}.",
@@ -213,5 +213,5 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "advice",
             "The number of hidden units is at its limit",
             f"The posterior mean is {hidden['mean']:.1f} hidden units; at most {most} are allowed.",
-            f"Raise {summary.now('max_hidden')}, or set max_hidden=None.",
+            f"Raise {summary.show('max_hidden')}, or set max_hidden=None.",
         )

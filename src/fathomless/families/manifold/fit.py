@@ -284,7 +284,7 @@ class Manifold:
             scored = (part == k).cpu()[held.rows]
             if not bool(scored.all()):
                 likelihood = self._fit_likelihood(held.take(~scored), likelihood)
-            part_total, weight = total(held.take(scored), likelihood)
+            part_total, weight = sum_log_density(held.take(scored), likelihood)
             summed += part_total
             count += weight
         return summed / count if count else float("nan")

@@ -191,9 +191,9 @@ class FlatModule:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        refuse(module)
+        check_flattenable(module)
         self.module = module.eval()
-        self.start = flattened(module)
+        self.start = flatten(module)
 
     @property
     def size(self) -> int:
@@ -215,7 +215,7 @@ class FlatModule:
         """Evaluate networks; shapes as of :class:`FlatNetwork`."""
         rows = x if x.ndim == 3 else [x] * len(w)
         return torch.stack(
-            [called(self.module, unflattened(self.module, vector), part) for vector, part in zip(w, rows, strict=True)]
+            [call_with(self.module, unflatten(self.module, vector), part) for vector, part in zip(w, rows, strict=True)]
         )
 
     def sample_outputs(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:

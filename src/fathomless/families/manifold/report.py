@@ -135,7 +135,7 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "The decoder has collapsed",
             f"The decoder leaves {percent(error)} of the variance of the candidates' weights unexplained. It may map "
             "different candidates to the same function, so predictions away from the data may be overconfident.",
-            f"Raise {summary.now('latent_dim')}, {summary.now('decoder_width')} or {summary.now('decoder_steps')}.",
+            f"Raise {summary.show('latent_dim')}, {summary.show('decoder_width')} or {summary.show('decoder_steps')}.",
         )
     elif error > UNEXPLAINED and summary.given["decoder_law"] != "none":
         yield Finding(
@@ -143,7 +143,7 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "The decoder is a point estimate",
             f"The decoder leaves {percent(error)} of the variance of the candidates' weights unexplained. That is too "
             "much for independent noise on single weights, so no posterior over the decoder was fitted.",
-            f"Raise {summary.now('latent_dim')} or {summary.now('decoder_steps')}.",
+            f"Raise {summary.show('latent_dim')} or {summary.show('decoder_steps')}.",
         )
     if kept <= _SPARE * summary.estimator.latent_dim_:
         yield Finding(
@@ -151,5 +151,5 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "Too few candidates for the latent dimensions",
             f"{kept} candidates were kept for {summary.estimator.latent_dim_} latent dimensions; four per dimension "
             "are recommended.",
-            f"Lower {summary.now('latent_dim')}, or raise {summary.now('candidates')}.",
+            f"Lower {summary.show('latent_dim')}, or raise {summary.show('candidates')}.",
         )

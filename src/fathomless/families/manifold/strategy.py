@@ -140,7 +140,7 @@ class ManifoldStages:
         weights = []
         for k in range(math.ceil(self.config.candidates / self.config.snapshots)):
             with building(fold_in(table.seed, "network", k)):
-                weights.append(flattened(self.architecture(table.inputs, outputs)))
+                weights.append(flatten(self.architecture(table.inputs, outputs)))
         return torch.stack(weights)
 
     def _run_stages(self, plan: Mapping[str, Begin], table: Prepared, session: Session) -> StagedRun:

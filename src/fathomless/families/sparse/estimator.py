@@ -111,7 +111,7 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
                 free_noise=self._current_options().get("likelihood") == "auto",
                 single=self.precision == "auto",
                 alone=callable(self.architecture),
-                before=self._previous_choice() if self._continued() else None,
+                before=self._previous_choice() if self._is_continued() else None,
             )
         return Then(inference, (Unconverged(self.posterior),))
 
@@ -124,7 +124,7 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
 
     def _members(self) -> list[SparseNetwork]:
         """Return the fitted network, or the networks of an ensemble of restarts, as a list."""
-        return cast(list[SparseNetwork], members_of(self.model_))
+        return cast(list[SparseNetwork], list_members(self.model_))
 
     def _describe(self) -> None:
         self.structure_ = self.model_.structure()

@@ -11,7 +11,7 @@ from torch import nn
 from fathomless.estimators.networks import Networks
 from fathomless.families.sparse.model import InputSkip, SparseNetwork
 from fathomless.families.sparse.options import SparseOptions, candidate_temperatures
-from fathomless.nn.architectures import activation
+from fathomless.nn.architectures import make_activation
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
@@ -85,9 +85,9 @@ class SparseNetworks(SparseOptions, Networks):
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if callable(self.architecture):
-            custom: nn.Module = checks.returned("architecture", self.architecture(inputs, outputs), nn.Module)
+            custom: nn.Module = checks.check_returned("architecture", self.architecture(inputs, outputs), nn.Module)
             return custom
-        between = activation(self.activation)
+        between = make_activation(self.activation)
         widths = [self.width] * self.depth
         match self.architecture:
             case "skip":

@@ -201,7 +201,7 @@ class AtChosenTemperature:
         changes = {"temperature": choice.temperature}
         svi = replace(self.svi, plan=replace(self.svi.plan, temperature=choice.temperature))
         lasting = {**session.lasting, **changes} if session.lasting else {}
-        problem = replace(problem, networks=problem.networks._with(changes))
+        problem = replace(problem, networks=problem.networks._copy_with(changes))
         fitted = svi.infer(problem, table, replace(session, lasting=lasting))
         if session.checkpoint is not None:
             io.remove(Path(session.checkpoint) / _PLACE)
@@ -265,7 +265,7 @@ class AtChosenTemperature:
         """Train from one start at each temperature, with as many steps as for the final network."""
         every = cast(Rows, table.train)
         first = self.candidates[0]
-        networks = problem.networks._with({"temperature": first})
+        networks = problem.networks._copy_with({"temperature": first})
         start = replace(problem, networks=networks).start(table, table.seed)
         training = replace(self.svi.plan, temperature=first).training(every.count, len(every))
         valid = held_out if table.valid is not None else None  # without early stopping the last state is used
@@ -370,7 +370,7 @@ def _cross_fit_density(
         scored = part == k
         likelihood = noise(held.take(~scored), trained)
         with torch.no_grad():
-            log_density[scored] = density(held.take(scored), likelihood)
+            log_density[scored] = mixture_log_density(held.take(scored), likelihood)
     return log_density
 
 

@@ -82,10 +82,10 @@ class StackedLikelihood(Likelihood, HasWidth):
             return Classes(torch.cat(classes, 1))
         return concatenate_rows([law for law in laws if isinstance(law, Component)])
 
-    def wider(self, factor: float) -> "StackedLikelihood":
+    def widen(self, factor: float) -> "StackedLikelihood":
         """Return a copy with wider noise in every member that has a width."""
         members = [self.member(i) for i in range(self.count)]
-        return StackedLikelihood([m.wider(factor) if isinstance(m, HasWidth) else m for m in members])
+        return StackedLikelihood([m.widen(factor) if isinstance(m, HasWidth) else m for m in members])
 
     @torch.no_grad()
     def member(self, i: int) -> Likelihood:
@@ -323,7 +323,7 @@ def _fit_jointly(
     check_no_shared_parameters(models)
     first = models[0]
     if not isinstance(first, JointlyTrainable):
-        raise lacks(first, JointlyTrainable, f"joint training of {len(models)} networks", "set cv=1")
+        raise missing_capability(first, JointlyTrainable, f"joint training of {len(models)} networks", "set cv=1")
     size = sum(p.numel() * p.element_size() for p in first.parameters())
     memory.require(
         6.0 * len(models) * size,  # the given networks; and stacked: weights, gradients, two moments, the best state

@@ -278,7 +278,7 @@ def set_head_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream
 
 def replace_heads_by_means(model: Model) -> None:
     """Replace the normal heads of a network, or of all members of an ensemble, by their means."""
-    for member in members_of(model):
+    for member in list_members(model):
         if isinstance(member, LinearHeads) and any(isinstance(part, GaussianHead) for part in member.modules()):
             heads = member.heads_in_use()
             member.replace_heads({k: head.mean_map() for k, head in heads.items() if isinstance(head, GaussianHead)})
@@ -305,7 +305,7 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
         "bayes" also if the mean of the posterior has no closed form under the likelihood.
     """
     if not isinstance(model, LinearHeads):
-        raise lacks(model, LinearHeads, f"head={kind!r}", "set head='point'")
+        raise missing_capability(model, LinearHeads, f"head={kind!r}", "set head='point'")
     heads = model.heads_in_use()
     linear = {number: head for number, head in heads.items() if type(head) is nn.Linear and head.bias is not None}
     if len(linear) < len(heads):

@@ -174,7 +174,7 @@ def _widen(
     best = total(densities)
     factor = _WIDER
     while factor <= _WIDEST:
-        law = likelihood.wider(factor)
+        law = likelihood.widen(factor)
         wider = [_average_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in evaluated]
         value = total(wider)
         if value <= best:
@@ -354,7 +354,7 @@ class StructureSearch:
         # the best state that was restored may have a smaller support than the largest one tried; it predicts better,
         # so the support does not grow again
         if self.tail_gain > max(self.min_gain, 2.0 * error) and size >= self.widest:
-            larger = len(model.listed(math.ceil(1.5 * deepest) + 1))
+            larger = len(model.list_structures(math.ceil(1.5 * deepest) + 1))
             if larger > size and self._lengthen():
                 _require_memory(model, larger / size)
                 self.grown += 1
@@ -430,13 +430,13 @@ class StructureSearch:
 
     def _set_uniform(self, model: ListedStructure, count: int, *, only: bool = False) -> int:
         """Give the first `count` structures equal mass; return the number of parts created."""
-        numbers = model.listed(count)
+        numbers = model.list_structures(count)
         return model.weigh({number: 1.0 / len(numbers) for number in numbers}, only=only)
 
 
 def log_prior_of(model: ListedStructure, numbers: Sequence[int]) -> Tensor:
     """Return the log prior of the given structures, (L,)."""
-    listed = model.listed(numbers[-1] + 1)
+    listed = model.list_structures(numbers[-1] + 1)
     return torch.tensor([listed[number] for number in numbers], dtype=torch.float64, device="cpu")
 
 

@@ -199,7 +199,7 @@ class Checkpoint:
             )
         if before is not None:
             before += [entry for entry in self._before if entry not in before]
-        return saved.tensors, nonfinite.restored(saved.meta["run"])
+        return saved.tensors, nonfinite.decode_nonfinite(saved.meta["run"])
 
 
 def open_checkpoint(

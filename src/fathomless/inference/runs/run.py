@@ -67,7 +67,7 @@ class Best:
         self.score = score
         self.epoch = epoch
         self.since = 0
-        self.blueprint = blueprint_of(model)
+        self.blueprint = get_blueprint(model)
         self.state = {
             f"{prefix}/{name}": value.clone()
             for prefix, module in (("model", model), ("likelihood", likelihood))

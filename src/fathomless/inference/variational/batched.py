@@ -148,7 +148,7 @@ class BatchedRuns(ResumableRun):
             member.model.train()
         first = live[0].model
         if not isinstance(first, Mergeable):
-            raise lacks(first, Mergeable, "batched training", "fit its networks one by one (n_restarts=1)")
+            raise missing_capability(first, Mergeable, "batched training", "fit its networks one by one (n_restarts=1)")
         self.pair = _Pair(first.merge([member.model for member in live[1:]]), live[0].likelihood).train()
         refuse_buffers(self.pair)
         parameters = [member.named_parameters() for member in live]
@@ -219,7 +219,7 @@ class BatchedRuns(ResumableRun):
                 p.fill_(values[f"model.{name}"][k])
             if isinstance(model, Growing):
                 model.grow()
-            changed = changed or blueprint_of(model) != before
+            changed = changed or get_blueprint(model) != before
             for name, p in structure_parameters(model).items():  # a law may have moved its parameters to a bound
                 if f"model.{name}" in values:
                     self.state["value"][f"model.{name}"][k] = p
@@ -527,7 +527,7 @@ def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, tota
             )
             continue
         runs.write(k)  # the statistics of the structure and the best state are read from the model
-        row.update(checks.returned("structure", member.model.structure(), Structure).statistics)
+        row.update(checks.check_returned("structure", member.model.structure(), Structure).statistics)
         if scores:
             row["validation_log_likelihood"] = scores[k]
         if scores and t.temperature_factor(runs.epoch / t.epochs) == 1.0:

@@ -25,7 +25,7 @@ from fathomless.system.torch_state import enable_gradients
 __all__ = ["fit_restarts"]
 
 
-@recording()
+@enable_gradients()
 def fit_restarts(
     starts: Sequence[tuple[Model, Likelihood]],
     train: Rows,
@@ -62,7 +62,7 @@ def fit_restarts(
     checks.choice("combine", combine, ("best", "average"))
     if not isinstance(train, Rows):
         raise DataError(f"n_restarts={len(starts)} was given with data that are read in batches; set it to 1")
-    check_apart([model for model, _ in starts])
+    check_no_shared_parameters([model for model, _ in starts])
     results = fit_batched(
         [model for model, _ in starts],
         [likelihood for _, likelihood in starts],

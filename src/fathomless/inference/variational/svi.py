@@ -379,7 +379,7 @@ def _compare(run: Run, *data: Data, whole: bool = True, plain: Any = None) -> No
         return
     compared = ("model/", "likelihood/", "generator/")
     tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(compared)}
-    values = [blueprint_of(run.model), plain]
+    values = [get_blueprint(run.model), plain]
     for i, rows in enumerate(data):
         first = rows.first.take(slice(0, 256))
         tensors |= {f"{i}/x": first.x, f"{i}/y": first.y}
@@ -524,7 +524,7 @@ def _record(run: Run, train: Data, valid: Rows | StackedRows | None, totals: Ten
     place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _check_finite(run, train, row["elbo"])
-    row.update(checks.returned("structure", run.model.structure(), Structure).statistics)
+    row.update(checks.check_returned("structure", run.model.structure(), Structure).statistics)
     if run.search is not None and valid is not None:
         row.update(_evaluate_search(run, valid))
     elif valid is not None and len(valid):

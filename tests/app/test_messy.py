@@ -173,7 +173,7 @@ def save(name: str, cells: list[list[str]], delimiter: str = ",", mark: str = ".
 
 
 @pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:.*the training had decimal:fathomless.system.errors.DataWarning")
+@pytest.mark.filterwarnings("ignore:.*the training data had decimal:fathomless.system.errors.DataWarning")
 @pytest.mark.parametrize("mark", [".", ","])
 def test_commands_read_new_tables_by_their_own_notation(workplace: None, capsys: Any, mark: str) -> None:
     """The same rows have the same predictions, scores and explanations, whatever their decimal mark is."""

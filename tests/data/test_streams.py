@@ -232,7 +232,7 @@ def test_classes_are_those_of_memory(labels: str) -> None:
 def test_too_many_categories_to_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fathomless.data.schema._MOST", 120)
     source = streams.parquet(parquet(tmp_path, mixed()), "price")
-    with pytest.raises(DataError, match=r"rows 100 to 149 of .*'id' has more than 120 categories; .* drop it"):
+    with pytest.raises(DataError, match=r"rows 100 to 149 of .*'id' has more than 120 categories; drop it"):
         streams.learn(source, TargetScale)
 
 

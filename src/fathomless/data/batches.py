@@ -132,8 +132,8 @@ class Batches:
                 batch = next(passing, None)
             if batch is None:
                 raise DataError(
-                    f"a pass over the {_type_name(self.source)} yielded {i} batches, expected {self._steps}; every pass "
-                    "must yield as many: give an object whose __iter__ starts a new pass, or set steps="
+                    f"a pass over the {_type_name(self.source)} yielded {i} batches, expected {self._steps}; every "
+                    "pass must yield as many: give an object whose __iter__ starts a new pass, or set steps="
                 )
             yield _as_rows(batch, i, self.device)
 

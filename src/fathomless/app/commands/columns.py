@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from fathomless.tables.anomalies import OddCells
 
-
 __all__ = [
     "Parts",
     "divide",

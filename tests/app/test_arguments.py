@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fathomless.app.commands.arguments import parser
-from fathomless.app.commands.flags import flag_of, check_options
+from fathomless.app.commands.flags import check_options, flag_of
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import Moved, moved_options

@@ -107,7 +107,7 @@ def test_classes_may_come_later_and_must_be_named_first(tmp_path: Path) -> None:
         ({"cv": 3}, {}, "cv=3 was given, but partial_fit trains a single network"),
         ({"n_restarts": 2}, {}, "n_restarts=2 was given, but partial_fit trains a single network"),
         ({"weights": "hmc"}, {}, "weights='hmc' was given, but partial_fit trains a single network"),
-        ({"head": "laplace"}, {}, "head='laplace' was given, but partial_fit trains a single network"),
+        ({"last_layer": "laplace"}, {}, "last_layer='laplace' was given, but partial_fit trains a single network"),
         ({}, {"total_rows": 20}, "total_rows=20 was given with 80 rows"),
         ({}, {"classes": [0, 1]}, "classes were given, but this estimator predicts numbers"),
     ],

@@ -34,7 +34,7 @@ from fathomless.app import manifests
 from fathomless.estimators import saving
 from fathomless.estimators.declaring import classes_with_option, nested_options, simplify, value_of
 from fathomless.estimators.options import options_of
-from fathomless.estimators.renamed import MOVED, moved_options, rename_saved
+from fathomless.estimators.renamed import MOVED, RENAMED, moved_options, rename_saved
 from fathomless.families import registry
 from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io

@@ -27,7 +27,7 @@ HOOKS = {  # abstract methods of estimators by module, which a family or a task 
 }
 STEPS = {"__call__"}  # steps after an inference: values that a family passes down
 LONGEST = 29  # classes in a method resolution order, including those of scikit-learn
-MODEL = {"draw", "structure", "stochastic", "listed", "network"}  # capabilities of a model
+MODEL = {"draw", "structure", "stochastic", "list_structures", "network"}  # capabilities of a model
 
 
 def tree(path: Path) -> ast.Module:

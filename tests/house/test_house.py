@@ -1,6 +1,7 @@
 """Tests of the rules of the code base, one for each rule."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,6 +200,18 @@ def test_functions_are_short(path: Path) -> None:
             body = node.body[1:] if ast.get_docstring(node) else node.body
             length = node.end_lineno - body[0].lineno + 1 if body else 0
             assert length <= 60, f"{module(path)}.{node.name} has {length} lines"
+
+
+OPENINGS = {"what", "how", "where", "whether", "who", "whose", "when", "which", "why"}
+
+
+@pytest.mark.parametrize("path", ALL, ids=module)
+def test_docstrings_open_with_a_noun_phrase_or_an_imperative(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = (ast.get_docstring(node) or "").lstrip()
+            first = re.split(r"\W", text, maxsplit=1)[0].lower()
+            assert first not in OPENINGS, f"{module(path)}: {text.splitlines()[0]!r} opens with {first!r}"
 
 
 def test_no_method_only_says_that_a_class_cannot_do_it() -> None:

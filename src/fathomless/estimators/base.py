@@ -52,7 +52,15 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.renamed import check_methods, moved_options, rename_options, warn_renamed
+from fathomless.estimators.renamed import (
+    check_methods,
+    moved_options,
+    rename_options,
+    renamed_options,
+    use_new_names,
+    warn_new_names,
+    warn_renamed,
+)
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
@@ -138,7 +146,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Suggest a similar name for an unknown option, as Python does from version 3.13 on."""
         known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
-        for name in options.keys() - known - moved_options(cls).keys():
+        for name in options.keys() - known - moved_options(cls).keys() - renamed_options(cls).keys():
             if near := get_close_matches(name, known, 1):
                 raise TypeError(
                     f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
@@ -175,7 +183,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         DataError
             If the current choice of an option does not have the nested option.
         """
-        changes = dict(params)
+        changes, used = use_new_names(type(self), params)
+        warn_new_names(type(self), params, used)
         before = self.get_params(deep=False)
         if moved_options(type(self)).keys() & changes.keys():
             renaming = rename_options(type(self), changes, before)
@@ -241,8 +250,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _head(self) -> str:
         """Return the name of the posterior of the heads."""
-        head: str = self._current_options().get("head", "point")
-        checks.choice("head", head, ("auto", "point", *HEADS))
+        head: str = self._current_options().get("last_layer", "point")
+        checks.choice("last_layer", head, ("auto", "point", *HEADS))
         return "point" if head == "auto" else head
 
     def _is_continued(self) -> bool:
@@ -347,7 +356,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged."""
-        with enable_gradients(), _restored_on_error(self), name_errors(type(self).__name__), memory.explain_out_of_memory(_MEMORY_REMEDY):
+        with (
+            enable_gradients(),
+            _restored_on_error(self),
+            name_errors(type(self).__name__),
+            memory.explain_out_of_memory(_MEMORY_REMEDY),
+        ):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._store(prepared, fitted)

@@ -35,7 +35,7 @@ _FEW = 200  # rows below which candidates have equal weights
 _LEAST = 1e-6  # minimum weight of a candidate
 
 
-def expand_candidates(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+def expand_candidates(candidates: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
     """Return the options of every candidate: all combinations of the values; one empty dict for None.
 
     Raises
@@ -63,7 +63,7 @@ def expand_candidates(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str
                 f"candidates[{name!r}]={values!r} was given; a list of different names or numbers, at least one, is "
                 "allowed"
             )
-    return [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
+    return [dict(zip(candidates, values, strict=True)) for values in itertools.product(*candidates.values())]
 
 
 def combine(

@@ -217,7 +217,9 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     """Select the network with the best score on the held-out rows, and fit its own law over structure."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    totals = [sum_log_density(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
+    totals = [
+        sum_log_density(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))
+    ]
     scores = [summed / count for summed, count in totals]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model = fitted.model.members[best]

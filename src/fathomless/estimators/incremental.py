@@ -137,9 +137,9 @@ class Incremental(VariationalEstimator, ABC):
         unsupported = {
             "n_restarts": self._restarts().count != 1,
             "class_weight": options.get("class_weight") is not None,
-            "vary": options.get("vary") is not None,
+            "candidates": options.get("candidates") is not None,
             "weights": self._choice("weights") == "hmc",
-            "head": self._head() != "point",
+            "last_layer": self._head() != "point",
         }
         listed = [f"{name}={getattr(self, name)!r}" for name, is_set in unsupported.items() if is_set]
         if listed := [*filter(None, [self._several_networks()]), *listed]:

@@ -50,7 +50,7 @@ def fit_heads_out_of_fold(
         Out-of-fold predictions of the networks.
     search : StructureSearch, optional
         Search that fitted the law over structure; None if the law is fixed.
-    kind : {"laplace", "bayes"}
+    kind : {"laplace", "conjugate"}
         Mean of the posterior of a head.
     prepared : Prepared
         Table with held-out rows or folds.

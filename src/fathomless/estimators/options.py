@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from fathomless.estimators.declaring import build_docstring, option
-from fathomless.estimators.renamed import moved_options, translate_options
+from fathomless.estimators.renamed import has_old_names, translate_options
 from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, FoldArray, Folds, Restarts, Splitter
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class CrossFitOptions:
         ``GroupKFold(5)`` or ``RepeatedKFold()``, is called with the encoded rows of nonzero weight. It must test every
         row once in each repetition, and needs its own `random_state` if it shuffles. A list of splits, each (rows to
         train on, rows to test on), must also test every row once in each repetition.
-    vary : dict of str to list, optional
+    candidates : dict of str to list, optional
         Candidate architectures: all combinations of the values given for "architecture", "activation" and
         "weight_prior". Each is cross-fitted on the same folds, and stacking weights them by out-of-fold log-likelihood
         (below 200 rows they have equal weights). The cost is multiplied by their number.
@@ -330,7 +330,7 @@ def documented(kind: Kind) -> Kind:
     attributes are collected from its base classes.
     """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    if moved_options(kind):
+    if has_old_names(kind):
         _accept_old_names(kind)
     kind.__doc__ = build_docstring(kind)
     return kind

@@ -33,7 +33,7 @@ class Problem:
         Options that build a network.
     task : Task
         Task that builds the likelihood.
-    head : {"point", "laplace", "bayes"}
+    head : {"point", "laplace", "conjugate"}
         Posterior of the heads.
     fitted : (Model, Likelihood), optional
         Network that the fit continues from.

@@ -22,13 +22,19 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "MOVED",
+    "RENAMED",
     "Moved",
+    "Renamed",
     "Renaming",
     "check_methods",
+    "has_old_names",
     "moved_options",
     "rename_options",
     "rename_saved",
+    "renamed_options",
     "translate_options",
+    "use_new_names",
+    "warn_new_names",
     "warn_renamed",
 ]
 
@@ -137,6 +143,86 @@ MOVED: Mapping[str, Mapping[str, Moved]] = {
         **{old: Moved("horizon", "random", new) for old, new in (("horizons", "count"), ("horizon_prior", "prior"))},
     },
 }
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """New name of an option, and of some of its values.
+
+    Attributes
+    ----------
+    name : str
+        New name of the option.
+    values : mapping
+        Old value -> new value, for renamed values.
+    """
+
+    name: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, old: Any) -> Any:
+        """Return a value under its current name."""
+        return self.values.get(old, old) if isinstance(old, str) else old
+
+
+#: Class of options -> name in the previous version -> new name.
+RENAMED: Mapping[str, Mapping[str, Renamed]] = {
+    "CrossFitOptions": {"vary": Renamed("candidates")},
+    "DepthOptions": {"head": Renamed("last_layer", {"bayes": "conjugate"})},
+}
+
+
+def renamed_options(kind: type) -> Mapping[str, Renamed]:
+    """Return old name -> new name of renamed options, for a class of options or an estimator and its bases.
+
+    Examples
+    --------
+    >>> from fathomless.families.depth.options import DepthOptions
+    >>> renamed_options(DepthOptions)["head"].name
+    'last_layer'
+    """
+    return {old: new for base in reversed(kind.__mro__) for old, new in RENAMED.get(base.__name__, {}).items()}
+
+
+def has_old_names(kind: type) -> bool:
+    """Return True if options of a class, or of an estimator, were renamed or moved."""
+    return bool(renamed_options(kind) or moved_options(kind))
+
+
+def use_new_names(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Replace the old names of renamed options; return the options, and the old names that were used.
+
+    Options that moved into an option value keep their names, see :func:`rename_options`.
+
+    Raises
+    ------
+    DataError
+        If an option is given by its old and its new name.
+    """
+    names = renamed_options(kind)
+    used = [old for old in names if old in given]
+    for old in used:
+        new = names[old].name
+        if new in given:
+            raise DataError(
+                f"{old}={shorten(given[old])} was given with {new}={shorten(given[new])}; {old} is the old name of "
+                f"{new}: leave it out"
+            )
+    options = dict[str, Any]()
+    for name, value in given.items():
+        if name in names:
+            options[names[name].name] = names[name].value(value)
+        else:
+            options[name] = value
+    return options, used
+
+
+def warn_new_names(kind: type, given: Mapping[str, Any], used: Iterable[str], stacklevel: int = 2) -> None:
+    """Warn of each old name in `used`; `given` has the options as they were given."""
+    for old in used:
+        new = renamed_options(kind)[old]
+        text = f"{old} will be removed in the next version; use {new.name}={shorten(new.value(given[old]))}"
+        warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
 def moved_options(kind: type) -> Mapping[str, Moved]:
@@ -305,10 +391,12 @@ def translate_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     DataError
         If an option is given by its old and its new name.
     """
-    if not moved_options(kind).keys() & given.keys():
-        return dict(given)
-    renaming = rename_options(kind, given)
-    warn_renamed(kind, renaming, given, stacklevel=3)
+    options, used = use_new_names(kind, given)
+    warn_new_names(kind, given, used, stacklevel=3)
+    if not moved_options(kind).keys() & options.keys():
+        return options
+    renaming = rename_options(kind, options)
+    warn_renamed(kind, renaming, options, stacklevel=3)
     return _values(kind, renaming)
 
 
@@ -324,8 +412,10 @@ def rename_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> 
     given, changed : dict
         Options as plain JSON: those of the fit, and those that were changed afterwards.
     """
+    given, _ = use_new_names(kind, given)
+    changed, _ = use_new_names(kind, changed)
     if not moved_options(kind).keys() & given.keys():
-        return dict(given), dict(changed)
+        return given, changed
     declared = _declarations(kind)
 
     def of_default(name: str, value: Any) -> bool:

@@ -247,8 +247,8 @@ class CrossFit:
         fits = []
         networks = 0  # number of networks of the candidates before
         for i, options in enumerate(self.kinds):
-            candidate = replace(problem, networks=problem.networks._copy_with({**options, "vary": None}))
-            part = session.subsession(f"kind-{i}", **options, vary=None)
+            candidate = replace(problem, networks=problem.networks._copy_with({**options, "candidates": None}))
+            part = session.subsession(f"kind-{i}", **options, candidates=None)
             # the first candidate has the seed of a fit without candidates, and the same networks
             seed = fold_in(table.seed, "kind", i) if i else table.seed
             folded = replace(table, folds=table.folds[:repeats], seed=seed)

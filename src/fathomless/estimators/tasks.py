@@ -360,7 +360,9 @@ class PredictedDensity(NoiseOptions, Density, PredictiveEstimator, ABC):
             (p, take(X, slice(start, start + PREDICTED_AT_ONCE)))
             for p, start in zip(self._predictives(X), starts, strict=False)
         )
-        pairs = [cast(ContinuousPredictive, p).log_prob_and_error(read_target(rows).reshape(len(p), -1)) for p, rows in parts]
+        pairs = [
+            cast(ContinuousPredictive, p).log_prob_and_error(read_target(rows).reshape(len(p), -1)) for p, rows in parts
+        ]
         log_p, errors = (np.concatenate([pair[i].numpy() for pair in pairs]) for i in range(2))
         return (log_p, errors) if return_error else log_p
 

@@ -121,7 +121,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             search,
             by_bound=self._choice("structure_from") == "elbo",
             free_noise=self._current_options().get("likelihood", "") == "auto",
-            kinds=tuple(expand_candidates(self.vary)),
+            kinds=tuple(expand_candidates(self.candidates)),
             given={name: options[name] for name in search.unused if options[name] != defaults[name]},
         )
 
@@ -157,11 +157,11 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         if stream:
             return self._plan_stream(count)
         members = self._count_networks(search, multiplications, count, inputs)
-        copies = len(expand_candidates(self.vary))
+        copies = len(expand_candidates(self.candidates))
         if copies > 1 and members == 1:
             raise DataError(
-                f"vary={self.vary!r} was given, but a single network would be trained; candidates are weighted by "
-                "out-of-fold rows: set cv above 1, or leave vary out"
+                f"candidates={self.candidates!r} was given, but a single network would be trained; candidates are "
+                "weighted by out-of-fold rows: set cv above 1, or leave candidates out"
             )
         folds = self._folds()
         if members == 1:

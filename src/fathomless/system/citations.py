@@ -1,4 +1,4 @@
-"""What to cite: references, and the one of the software. Each family brings its own."""
+"""References to cite: the one of the software, and the class for those of the families."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Reference:
     year : int or None
         Year of publication.
     field, where : str
-        Where it appeared, or what else is to be said, and the field of the entry that it belongs in.
+        Field of the BibTeX entry for the place of publication or a note, and its content.
     """
 
     key: str

@@ -1,12 +1,12 @@
-"""Files: tensors, JSON and text to disk and back, atomically.
+"""Atomic reading and writing of tensors, JSON and text.
 
-A saved thing is a folder with two files::
+A saved object is a folder with two files::
 
-    manifest.json                      what it is, who wrote it, the metadata, checksums
-    tensors-<16 hex digits>.safetensors    named by content, so that an old and a new one never collide
+    manifest.json                      kind, versions of the writer, metadata, checksums
+    tensors-<16 hex digits>.safetensors    named by content, so that old and new files have different names
 
-The manifest is replaced last and in one step, so at any moment the folder holds the old thing or the new one,
-whole. Nothing that is loaded is ever executed. Checksums guard against accidents, not against an attacker.
+The manifest is replaced last and in one step. At any moment the folder has the complete old object or the complete new
+one. Loading never executes code. Checksums detect accidental changes, not attacks.
 """
 
 import contextlib
@@ -78,12 +78,12 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Saved:
-    """What :func:`load` found in a folder.
+    """Content of a saved folder, as returned by :func:`load`.
 
     Attributes
     ----------
     kind : str
-        What was saved, for instance ``"model"``.
+        Kind of object, for instance ``"model"``.
     tensors : dict of str to Tensor
         On the CPU, contiguous, with the data types that were saved.
     meta : dict
@@ -104,15 +104,15 @@ class Saved:
 def save(folder: PathLike, *, kind: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
     """Save named tensors and metadata as a folder; the same input gives the same bytes.
 
-    If the process is killed or the power fails at any moment, the folder holds either what it held before
-    or the new thing, whole. Files in the folder that are not ours are left alone.
+    If the process is killed or the power fails, the folder has either its previous content or the complete new
+    object. Other files in the folder are left alone.
 
     Parameters
     ----------
     folder : path
-        Created if needed. A thing saved there before is replaced.
+        Created if needed. An object saved there before is replaced.
     kind : str
-        What it is; :func:`load` refuses kinds that it was not asked for.
+        Kind of object; :func:`load` refuses unexpected kinds.
     tensors : mapping of str to Tensor
         Dense tensors on any device, of any data type that safetensors knows.
     meta : mapping
@@ -124,13 +124,13 @@ def save(folder: PathLike, *, kind: str, tensors: Mapping[str, Tensor], meta: Ma
     DataError
         If the metadata or the tensors cannot be represented. Nothing has been written.
     FileError
-        If the folder cannot be written, for instance because the disk is full. What was saved there before
-        is untouched and no temporary file is left.
+        If the folder cannot be written, for instance because the disk is full. The previous content is unchanged
+        and no temporary file is left.
 
     Notes
     -----
-    Not guaranteed: two writers at once in one folder. Not kept: ``requires_grad``, devices, strides and
-    memory that tensors shared.
+    Two writers must not write to one folder at the same time. ``requires_grad``, devices, strides and shared memory of
+    tensors are not saved.
 
     Examples
     --------
@@ -163,8 +163,7 @@ def save(folder: PathLike, *, kind: str, tensors: Mapping[str, Tensor], meta: Ma
 def writable(folder: PathLike) -> Path:
     """Check that a folder can be written, before hours are spent on what shall go there.
 
-    A nameless temporary file is written next to where the folder is or would be; the folder itself is not
-    created, and nothing stays behind.
+    An unnamed temporary file is written next to the folder; the folder is not created, and no file remains.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def writable(folder: PathLike) -> Path:
 
     Notes
     -----
-    Not guaranteed: that the disk has room, or that the folder stays writable.
+    The disk may still be full, or the folder become read-only, later.
     """
     folder = Path(folder)
     with as_file_error(f"{folder} cannot be written"):
@@ -195,7 +194,7 @@ def write_text(path: PathLike, text: str) -> Path:
     Raises
     ------
     FileError
-        If it cannot be written; what was there before is untouched.
+        If the file cannot be written; its previous content is unchanged.
     """
     return write_bytes(path, text.encode("utf-8", "surrogatepass"))
 
@@ -206,7 +205,7 @@ def write_bytes(path: PathLike, content: bytes) -> Path:
     Raises
     ------
     FileError
-        If it cannot be written; what was there before is untouched.
+        If the file cannot be written; its previous content is unchanged.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
@@ -311,18 +310,20 @@ def _commit(folder: Path, name: str, blob: bytes, manifest: bytes) -> None:
     fresh = not (folder / name).exists()
     try:
         _put(folder / "tensors.partial", folder / name, blob)
-        _sync(folder)  # the name of the tensors must be on disk before a manifest that points to it
+        _sync(folder)  # the tensors file must be on disk before the manifest that refers to it
         _put(folder / "manifest.json.partial", folder / _MANIFEST, manifest)
         _sync(folder)
     except BaseException:
-        # the manifest on disk decides whether the new tensors are in use, whatever was interrupted
+        # after an interruption, the manifest on disk shows whether the new tensors are in use
         with contextlib.suppress(OSError):
             for partial in _PARTIALS:
                 (folder / partial).unlink(missing_ok=True)
             if fresh and not _equals(folder / _MANIFEST, manifest):
                 (folder / name).unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # the new thing is safe: a leftover is harmless and goes next time
+    with contextlib.suppress(
+        OSError
+    ):  # the new object is saved; a remaining old file is harmless and is removed next time
         for path in sorted(folder.iterdir()):
             if path.name in _PARTIALS or (_TENSORS.fullmatch(path.name) and path.name != name):
                 path.unlink(missing_ok=True)
@@ -331,7 +332,7 @@ def _commit(folder: Path, name: str, blob: bytes, manifest: bytes) -> None:
 def _put(partial: Path, target: Path, data: bytes) -> None:
     """Write a file under a temporary name, force it to disk, and rename it."""
     partial.unlink(missing_ok=True)
-    with open(partial, "xb") as file:  # exclusive: never through a link that someone planted
+    with open(partial, "xb") as file:  # exclusive mode, which never follows a link
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -348,7 +349,7 @@ def _sync(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems do not support this
             raise
     finally:
         os.close(handle)
@@ -412,9 +413,9 @@ def _tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 def _manifest_bytes(rest: dict[str, Any]) -> bytes:
     try:
-        # in the order given, which a reader keeps: what is written after loading is then the same
+        # keep the order, so that loading and saving again gives the same bytes
         text = json.dumps({"checksum": _checksum(rest), **rest}, indent=1, allow_nan=False)
-    except ValueError as error:  # an integer with thousands of digits
+    except ValueError as error:  # for instance an integer with thousands of digits
         raise DataError(f"meta cannot be written as JSON: {error}") from error
     if len(text) > _LIMIT:
         raise DataError(f"meta takes {len(text)} bytes, at most {_LIMIT} are allowed; make long series tensors")
@@ -458,7 +459,7 @@ def versions() -> dict[str, str]:
     """Return the versions of fathomless, torch, NumPy and Python."""
     return {
         "fathomless": __version__,
-        "torch": str(torch.__version__),  # a text that would compare as a version
+        "torch": str(torch.__version__),  # a string subclass that compares as a version
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
@@ -507,7 +508,7 @@ def load(folder: PathLike, *, kinds: Collection[str]) -> Saved:
                 newer = _read_manifest(folder)
                 if newer["checksum"] == manifest["checksum"]:
                     raise
-                manifest = newer  # a writer replaced the thing while we were reading
+                manifest = newer  # a writer replaced the object during reading
             else:
                 return Saved(manifest["kind"], tensors, manifest["meta"], manifest["written_by"])
     raise FileError(f"{folder} is being replaced faster than it can be read; stop the writer and load again")

@@ -127,8 +127,8 @@ def test_chains_that_have_not_mixed_are_told() -> None:
 
 
 def test_heads_are_sampled_like_all_weights() -> None:
-    with pytest.raises(DataError, match=r"head='laplace'; sampled heads already have a posterior"):
-        fitted(head="laplace")
+    with pytest.raises(DataError, match=r"last_layer='laplace'; sampled heads already have a posterior"):
+        fitted(last_layer="laplace")
 
 
 def test_page_and_doctor_tell_of_the_chains(regression) -> None:
@@ -168,7 +168,7 @@ def test_relevance_finds_columns() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vary": {"activation": ["tanh", "silu"]}}, "candidate architectures"),
+        ({"candidates": {"activation": ["tanh", "silu"]}}, "candidate architectures"),
         ({"weights": HMC(sweeps=10**9, leapfrogs=1000)}, r"hours for each structure"),
     ],
 )

@@ -188,7 +188,7 @@ def _note_rounding(name: str, column: Any) -> str | None:
     return None
 
 
-def _list_cells(odd: "Odd", places: Array) -> str:
+def _list_cells(odd: "OddCells", places: Array) -> str:
     """Return the odd cells and their rows in the file as text."""
     from fathomless.tables.headers import quote
 
@@ -264,7 +264,9 @@ def check_columns(have: Sequence[str], wanted: Iterable[str]) -> None:
             suggestion = f"; did you mean {near[0]!r}?" if near else "."
             from fathomless.tables.headers import suggest_no_header
 
-            raise DataError(f"there is no column {name!r}{suggestion} The columns are {some(have)}{suggest_no_header(have)}")
+            raise DataError(
+                f"there is no column {name!r}{suggestion} The columns are {some(have)}{suggest_no_header(have)}"
+            )
 
 
 def infer_task(targets: "pa.Table") -> tuple[str, str]:

@@ -168,8 +168,8 @@ def _describe_importance(analysis: Analysis) -> str:
         others = " The other column has" if rest == 1 else f" The other {rest:,} columns have"
         others += " no measurable effect."
     return (
-        f"Permuting {join_words(clear, 6)} lowers the log-likelihood by more than two standard errors.{others} Importance "
-        "is small for a column that others can replace."
+        f"Permuting {join_words(clear, 6)} lowers the log-likelihood by more than two standard errors.{others} "
+        "Importance is small for a column that others can replace."
     )
 
 

@@ -473,7 +473,8 @@ def _encoding(column: Column) -> str:
             return f"mean {day}, scale {number(column.scale)} days; also time of year and day of week"
         case "category":
             rest = "; one more for rare and unseen levels" if column.other else ""
-            return f"{format_count(len(column.levels), 'level')}: {join_words([str(v) for v in column.levels], _LEVELS)}{rest}"
+            levels = join_words([str(level) for level in column.levels], _LEVELS)
+            return f"{format_count(len(column.levels), 'level')}: {levels}{rest}"
     limits = "" if column.limits is None else "; clipped to {} and {}".format(*map(number, column.limits))
     return f"centre {number(column.center)}, scale {number(column.scale)}{limits}"
 

@@ -32,7 +32,8 @@ FAMILIES = (
         report=_REPORT,
     ),
     Family(
-        name="dun",
+        name="depth-uncertainty",
+        alias="dun",
         title="a baseline: a posterior over depths 1, 2, ..., D",
         options=DepthUncertaintyOptions,
         classifier=f"{_ESTIMATOR}:DepthUncertaintyNetworkClassifier",
@@ -161,7 +162,8 @@ FAMILIES = (
         report=_REPORT,
     ),
     Family(
-        name="mvg",
+        name="matrix-normal",
+        alias="mvg",
         title="a baseline: a matrix normal posterior of each layer",
         options=MatrixNormalOptions,
         classifier=f"{_ESTIMATOR}:MatrixNormalNetworkClassifier",

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from fathomless.data.rows import Rows
-from fathomless.inference.out_of_fold.heads import maximize_evidence, location_information
+from fathomless.inference.out_of_fold.heads import location_information, maximize_evidence
 from fathomless.nn.flat import check_flattenable, flatten
 from fathomless.nn.stateless import call_with
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale

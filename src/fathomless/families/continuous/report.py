@@ -339,8 +339,8 @@ def _check_prior_paths(summary: FitSummary, model: ContinuousDepth, nats: float)
             "Posterior over weight paths equals the prior",
             f"Divergence of the paths from the prior: {nats:.2g} nats. The data did not change the weights along "
             "depth, and predictions include the prior noise of the paths.",
-            f"Raise {summary.show('epochs')}, or set {summary.show('path__rate')} to a smaller number, which reduces the "
-            "prior noise of the paths.",
+            f"Raise {summary.show('epochs')}, or set {summary.show('path__rate')} to a smaller number, which reduces "
+            "the prior noise of the paths.",
         )
 
 

@@ -136,5 +136,5 @@ def _refuse_drawn(model: UnboundedDepth, what: str, *, heads: bool) -> None:
     _refuse_several(model, what)
     checked = [head for head in model.heads.values() if not (heads and isinstance(head, GaussianHead))]
     if any(isinstance(part, BayesianLayer) for part in (*model.layers.values(), *checked, model.readout)):
-        needed = "weights='map'" if heads else "weights='map' and head='point'"
+        needed = "weights='map'" if heads else "weights='map' and last_layer='point'"
         raise DepthError(f"{what} was called on a model whose weights are drawn; it needs {needed}")

@@ -54,7 +54,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         Weight of each depth used alone (pseudo-BMA+), on the held-out rows on which `depth_posterior_` is the best
         mixture; empty if the evidence lower bound set the weights.
     kinds_ : list of dict
-        Candidate architectures (`vary`): "options", "weight" and number of "networks" of each; else empty.
+        Candidate architectures (`candidates`): "options", "weight" and number of "networks" of each; else empty.
     """
 
     fit_diagnostics_: CrossFitDiagnostics

@@ -113,13 +113,13 @@ class Hamiltonian:
         several = isinstance(self.start, CrossFit) and len(self.start.kinds) > 1
         if not isinstance(train, Rows) or ranks().count > 1 or several:
             raise DataError(
-                "weights='hmc' was given with a stream, several processes, or candidate architectures (vary); it needs "
-                "a table in memory, one process and one architecture: leave out the other option"
+                "weights='hmc' was given with a stream, several processes, or candidate architectures (candidates); it "
+                "needs a table in memory, one process and one architecture: leave out the other option"
             )
         if problem.head != "point":
             raise DataError(
-                f"weights='hmc' was given with head={problem.head!r}; sampled heads already have a posterior: leave "
-                "out head"
+                f"weights='hmc' was given with last_layer={problem.head!r}; sampled heads already have a posterior: "
+                "leave out last_layer"
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)

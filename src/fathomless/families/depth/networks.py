@@ -81,7 +81,11 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
             built = self.architecture(inputs, outputs)
             layer, head = (getattr(built, name, None) for name in ("layer", "head"))
             # any object with both methods will do; others are refused with the message for a wrong type
-            return built if callable(layer) and callable(head) else checks.check_returned("architecture", built, Architecture)
+            return (
+                built
+                if callable(layer) and callable(head)
+                else checks.check_returned("architecture", built, Architecture)
+            )
         raise DataError(
             f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
             "callable (inputs, outputs) -> Architecture"

@@ -59,9 +59,9 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         Monte Carlo with hierarchical scales, initialised at fitted networks. "hmc" gives the best predictions for
         tables of a few hundred rows and takes a minute or more; :class:`~fathomless.estimators.values.HMC` has its
         options.
-    head : {"auto", "point", "laplace", "bayes"}
+    last_layer : {"auto", "point", "laplace", "conjugate"}
         Inference of the last linear map of each depth, for point estimates of the other weights. "point": a point
-        estimate. "laplace": the posterior given the features of the network, centred at the trained head. "bayes":
+        estimate. "laplace": the posterior given the features of the network, centred at the trained head. "conjugate":
         the same posterior with its own mean, for regression only. Predictions draw such heads `weight_draws` times;
         their uncertainty grows away from the data. "auto" is "point".
     weight_prior : float or WeightPrior

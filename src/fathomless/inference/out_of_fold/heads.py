@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 #: Kinds of mean of a normal head: the trained head, or the mean of the posterior.
-HEADS = ("laplace", "bayes")
+HEADS = ("laplace", "conjugate")
 
 _CHUNK = 8192  # rows evaluated at once
 _LOW, _HIGH = 1e-4, 1e4  # range of the precision of the prior
@@ -187,8 +187,8 @@ def head_posterior(
         Sums over the rows.
     trained : Tensor, shape (K, P)
         Trained head: weights, and the bias last.
-    kind : {"laplace", "bayes"}
-        Mean of the posterior: the trained head ("laplace"), or the exact mean under Gaussian noise ("bayes").
+    kind : {"laplace", "conjugate"}
+        Mean of the posterior: the trained head ("laplace"), or the exact mean under Gaussian noise ("conjugate").
     precision : float, optional
         Prior precision α; by default the one that maximises the evidence.
     """
@@ -203,14 +203,14 @@ def head_posterior(
         strength, mixing = torch.linalg.eigh(information)
     data = strength.clamp(min=0.0)[:, None] * eigenvalues  # (K, P) γ λ
     square = trained.double().square().sum()
-    bayes = kind == "bayes"
+    conjugate = kind == "conjugate"
     # b in the eigenbasis of the features; every noise has a diagonal information, so outputs need no rotation
-    b = strength[:, None] * (basis.mT @ statistics.cross[:, :, None])[:, :, 0] if bayes else torch.zeros_like(data)
+    b = strength[:, None] * (basis.mT @ statistics.cross[:, :, None])[:, :, 0] if conjugate else torch.zeros_like(data)
 
     def evidence(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()[:, None, None]
         total = data + alpha  # (points, K, P)
-        fit = (b.square() / total).sum((1, 2)) if bayes else -alpha[:, 0, 0] * square
+        fit = (b.square() / total).sum((1, 2)) if conjugate else -alpha[:, 0, 0] * square
         value: Tensor = 0.5 * (data.numel() * log_alpha - total.log().sum((1, 2)) + fit)
         return value
 
@@ -258,7 +258,7 @@ def set_head_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream
     ----------
     model, likelihood, rows
         As for :func:`head_statistics`.
-    kind : {"laplace", "bayes"}
+    kind : {"laplace", "conjugate"}
         As in :func:`head_posterior`.
 
     Raises
@@ -302,10 +302,10 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
     ------
     DataError
         If heads are not linear or are shared, weights are drawn, or the likelihood has neither a scale nor classes; for
-        "bayes" also if the mean of the posterior has no closed form under the likelihood.
+        "conjugate" also if the mean of the posterior has no closed form under the likelihood.
     """
     if not isinstance(model, LinearHeads):
-        raise missing_capability(model, LinearHeads, f"head={kind!r}", "set head='point'")
+        raise missing_capability(model, LinearHeads, f"last_layer={kind!r}", "set last_layer='point'")
     heads = model.heads_in_use()
     linear = {number: head for number, head in heads.items() if type(head) is nn.Linear and head.bias is not None}
     if len(linear) < len(heads):
@@ -316,13 +316,13 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
         )
     if not isinstance(likelihood, Categorical | LocationScale):
         raise DataError(
-            f"head={kind!r} was given with {type(likelihood).__name__} as likelihood; allowed are noise with a scale "
-            "and classes: set head='point'"
+            f"last_layer={kind!r} was given with {type(likelihood).__name__} as likelihood; allowed are noise with a "
+            "scale and classes: set last_layer='point'"
         )
     if kind == "conjugate" and isinstance(likelihood, Categorical | Laplace):
         raise DataError(
-            f"head='bayes' was given with {type(likelihood).__name__} as likelihood, under which the mean of a head "
-            "has no closed form; head='laplace' keeps the trained head as the mean"
+            f"last_layer='conjugate' was given with {type(likelihood).__name__} as likelihood, under which the mean of "
+            "a head has no closed form; last_layer='laplace' keeps the trained head as the mean"
         )
     return linear
 

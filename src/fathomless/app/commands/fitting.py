@@ -134,7 +134,8 @@ class _Fit:
 
             raise DataError(
                 f"{table.name} has {format_count(table.rows, 'row')} with a target, too few to estimate the "
-                f"uncertainty of predictions; at least {_LEAST} are needed: collect more, or fit from Python, without this minimum"
+                f"uncertainty of predictions; at least {_LEAST} are needed: collect more, or fit from Python, without "
+                "this minimum"
             )
         family = registry.families()[given.structure]
         asked = {

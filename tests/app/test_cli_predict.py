@@ -457,7 +457,7 @@ def test_an_estimator_that_python_saved_is_reported_and_cited(call: Call, saved:
 
 def test_an_estimator_that_python_saved_is_not_evaluated(call: Call, saved: UnboundedDepthRegressor) -> None:
     said = call("evaluate", "saved", "houses.csv")
-    refused(said, "saved was saved from Python, which keeps no name of its target; evaluate it there")
+    refused(said, "saved was saved from Python, without the name of the target; evaluate it in Python")
 
 
 def test_an_estimator_of_an_array_takes_columns_by_position(call: Call) -> None:

@@ -88,7 +88,7 @@ def test_a_comparison_that_is_terminated_keeps_what_is_done(call: Call, monkeypa
     words = ["compare", "houses.csv", "--target", "price", "--methods", "constant,linear", "--folds", "2"]
     words += ["--out", "compared"]
     with monkeypatch.context() as patch:
-        terminated(patch, "fathomless.app.compare._ranked")
+        terminated(patch, "fathomless.app.compare._rank")
         said = call(*words)
     assert said.code == 143
     assert said.err.endswith(f"stopped; finished fits are kept in compared. To resume: fathomless {' '.join(words)}\n")

@@ -503,7 +503,7 @@ def test_an_installed_package_says_where_experiments_are_run(words: list[str], t
         env=dict(os.environ, PYTHONPATH=str(tmp_path)),
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "run from a clone" in done.stderr
+    assert "in a clone of its repository" in done.stderr
     assert "pip install --editable" in done.stderr
 
 

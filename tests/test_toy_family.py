@@ -253,7 +253,7 @@ def test_the_command_line_refuses_options_that_the_family_has_not(toy: Path, cal
     fit = ("fit", tmp_path / "data.csv", "--target", "y", "--out", tmp_path / "run")
     said = call(*fit, "--structure", "toy", "--weight-draws", "3")
     assert said.code == 2
-    assert "--structure toy has not" in said.err
+    assert "--structure toy does not have" in said.err
     said = call(*fit, "--structure", "depth", "--max-degree", "3")
     assert said.code == 2
     assert "--structure depth does not have; it is for --structure toy" in said.err

@@ -166,7 +166,7 @@ def test_a_depth_that_still_moves_has_not_come_to_rest() -> None:
 
 
 def test_a_spiral_with_one_layer_is_at_its_upper_bound() -> None:
-    with pytest.warns(ConvergenceWarning, match="growth ended at max_depth"):
+    with pytest.warns(ConvergenceWarning, match="truncated at max_depth"):
         findings = looked_over(classifier(max_depth=1, epochs=200), *spiral(200))
     assert findings["Depth is at its upper bound"].severity == "problem"
     assert findings["Depth is at its upper bound"].remedy == "Raise max_depth (now 1)."

@@ -313,7 +313,7 @@ def test_scores_stand_beside_those_of_a_constant_prediction(any_page, any_html):
 
 def test_the_picture_of_depth_says_the_posterior(regression, html_of):
     labels = [svg["attrs"]["aria-label"].replace("\xa0", " ") for svg in parsed(html_of(regression)).all("svg")]
-    (label,) = [label for label in labels if label.startswith("Bars: ")]
+    (label,) = [label for label in labels if "each number of layers" in label]
     for depth, p in regression.estimator.depth_posterior_.items():
         if p >= 5e-3:
             assert f"{depth}: {100 * p:.1f} %" in label

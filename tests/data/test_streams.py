@@ -472,7 +472,7 @@ def test_the_task_of_a_stream_is_that_of_the_table(
     words = ["fit", path, "--target", target, "--epochs", "2", "--width", "4", "--out", out]
     for more in (["--stream"], ["--overwrite"]):
         assert main([*words, *more]) == 0
-        assert f"target {target}: {task}, since it" in capsys.readouterr().err
+        assert f"target {target}: {task}, because it" in capsys.readouterr().err
     torch.set_num_threads(1)
 
 

@@ -206,7 +206,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         estimator.to_module(levels=[1.0])
     with pytest.raises(DataError, match="depend on the values of the rows"):
         trace(lambda x: x * 2.0 if bool((x > 0.0).any()) else x, torch.ones(3, 2))
-    with pytest.raises(DataError, match="draws numbers for each row"):
+    with pytest.raises(DataError, match="draws random numbers for each row"):
         trace(lambda x: x + torch.randn(x.shape, generator=torch.Generator()), torch.ones(3, 2))
 
 

@@ -63,7 +63,7 @@ def full(posterior: object) -> Tensor:
 @pytest.mark.parametrize("alpha", [0.01, 1.0, 30.0])
 def test_head_posterior_matches_bayesian_ridge(alpha: float) -> None:
     rows, sigma, sure = table(), 0.4, 1e14
-    found = head_posterior(sums(rows, Gaussian(noise=sigma)), torch.zeros(1, 5), "bayes", alpha)
+    found = head_posterior(sums(rows, Gaussian(noise=sigma)), torch.zeros(1, 5), "conjugate", alpha)
     X = np.column_stack([rows.x.numpy(), np.ones(60)])
     # hyperpriors that leave no doubt hold both precisions where they are
     held = {"alpha_1": sure / sigma**2, "alpha_2": sure, "lambda_1": sure * alpha, "lambda_2": sure}
@@ -77,7 +77,7 @@ def test_head_posterior_matches_bayesian_ridge(alpha: float) -> None:
 def test_precision_has_the_greatest_evidence_of_a_linear_model() -> None:
     """The density of the targets, N(0, σ² I + Φ Φᵀ / α), has its maximum at the α that is found."""
     rows, sigma = table(30), 0.3
-    found = head_posterior(sums(rows, Gaussian(noise=sigma)), torch.zeros(1, 5), "bayes")
+    found = head_posterior(sums(rows, Gaussian(noise=sigma)), torch.zeros(1, 5), "conjugate")
     phi = nn.functional.pad(rows.x, (0, 1), value=1.0)
 
     def evidence(alpha: float) -> float:
@@ -92,7 +92,7 @@ def test_precision_stays_within_its_bounds() -> None:
     rows = table()
     silent = dataclasses.replace(rows, y=torch.zeros(60, 1, dtype=torch.float64))
     loud = dataclasses.replace(rows, y=1e5 * rows.y)
-    for kind in ("laplace", "bayes"):
+    for kind in ("laplace", "conjugate"):
         for data, expected in ((silent, 1e4), (loud, 1e-4)):
             trained = torch.linalg.lstsq(nn.functional.pad(data.x, (0, 1), value=1.0), data.y).solution.T
             found = head_posterior(sums(data, Gaussian(noise=0.5)), trained, kind)
@@ -104,12 +104,12 @@ def test_several_targets_are_as_many_heads() -> None:
     likelihood = Gaussian(3).double()
     with torch.no_grad():
         likelihood.noise.raw.copy_(torch.tensor([0.1, 0.5, 2.0]).log())  # type: ignore[union-attr, operator]
-    together = head_posterior(sums(rows, likelihood), torch.zeros(3, 5), "bayes", 0.7)
+    together = head_posterior(sums(rows, likelihood), torch.zeros(3, 5), "conjugate", 0.7)
     assert together.basis.shape == (1, 5, 5)  # one eigendecomposition serves all
     scales = likelihood.noise.log_scale().exp().tolist()  # type: ignore[union-attr, operator]
     for t, sigma in enumerate(scales):
         own = dataclasses.replace(rows, y=rows.y[:, t : t + 1])
-        alone = head_posterior(sums(own, Gaussian(noise=sigma)), torch.zeros(1, 5), "bayes", 0.7)
+        alone = head_posterior(sums(own, Gaussian(noise=sigma)), torch.zeros(1, 5), "conjugate", 0.7)
         assert torch.allclose(together.mean[t], alone.mean[0], rtol=1e-6)
         assert torch.allclose(together.scale[t], alone.scale[0], rtol=1e-6)
 
@@ -129,7 +129,7 @@ def test_student_noise_has_its_fisher_information() -> None:
 def test_noise_of_each_input_weighs_its_row() -> None:
     rows, likelihood = table(targets=2), Gaussian(2, noise="input")
     f = torch.cat([rows.y, torch.randn(60, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)], 1)
-    found = head_posterior(sums(rows, likelihood, f), torch.zeros(2, 5), "bayes", 0.9)
+    found = head_posterior(sums(rows, likelihood, f), torch.zeros(2, 5), "conjugate", 0.9)
     _, log_scale = likelihood.noise.split(f[None])
     phi = nn.functional.pad(rows.x, (0, 1), value=1.0)
     for t in range(2):
@@ -237,7 +237,7 @@ def test_weight_is_repetition() -> None:
 def test_the_order_of_the_rows_does_not_matter() -> None:
     rows, model = table(40), network()
     shuffled = rows.take(torch.randperm(40, generator=torch.Generator().manual_seed(0)))
-    for kind in ("laplace", "bayes"):
+    for kind in ("laplace", "conjugate"):
         models = [copy.deepcopy(model) for _ in range(2)]
         for one, data in zip(models, (rows, shuffled), strict=True):
             set_head_posterior(one, Gaussian(noise=0.3), data, kind)
@@ -251,7 +251,7 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
 @torch.no_grad()
 def test_draws_of_heads_have_their_mean_and_variance() -> None:
     rows, model, x = table(60), network(), table(5, seed=9).x
-    set_head_posterior(model, Gaussian(noise=0.3), rows, "bayes")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "conjugate")
     points = copy.deepcopy(model)
     replace_heads_by_means(points)
     n = 4000
@@ -283,7 +283,7 @@ def test_draws_of_classes_mix_outputs() -> None:
 
 def test_the_divergence_of_a_head_is_that_of_normal_laws() -> None:
     rows, model = table(60), network(depths=(1,))
-    set_head_posterior(model, Gaussian(noise=0.3), rows, "bayes")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "conjugate")
     (head,) = model.heads_in_use().values()
     assert isinstance(head, GaussianHead)
     mean = torch.cat([head.weight[0], head.bias])
@@ -308,7 +308,7 @@ def test_points_are_the_mean_and_nothing_is_shared() -> None:
 
 def test_networks_with_drawn_heads_are_rebuilt_restricted_and_joined() -> None:
     rows, model, x = table(60), network(), table(5, seed=9).x
-    set_head_posterior(model, Gaussian(noise=0.3), rows, "bayes")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "conjugate")
     again = network()
     again.rebuild(model.blueprint())
     again.load_state_dict(model.state_dict())
@@ -344,10 +344,10 @@ def drawn() -> UnboundedDepth:
     [
         (shared, Gaussian(), "laplace", "shared_head=True"),
         (curved, Gaussian(), "laplace", "heads of type Sequential"),
-        (drawn, Gaussian(), "bayes", "weights='meanfield'"),
+        (drawn, Gaussian(), "conjugate", "weights='meanfield'"),
         (network, Bernoulli(1), "laplace", "Bernoulli as likelihood"),
-        (network, Categorical(2), "bayes", "keeps the trained head"),
-        (network, Laplace(), "bayes", "keeps the trained head"),
+        (network, Categorical(2), "conjugate", "keeps the trained head"),
+        (network, Laplace(), "conjugate", "keeps the trained head"),
     ],
 )
 def test_heads_that_have_no_posterior_are_refused(

@@ -327,7 +327,7 @@ def test_an_epoch_of_the_warm_up_may_be_the_best_one_by_rows() -> None:
 
 
 def test_rows_are_needed() -> None:
-    with pytest.raises(DataError, match="no rows are held out"):
+    with pytest.raises(DataError, match="needs validation rows"):
         fit(network(), Gaussian().double(), rows("noise", 30), training=Training(epochs=2), search=StructureSearch(2))
 
 

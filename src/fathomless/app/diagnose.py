@@ -82,7 +82,7 @@ def diagnose(
     >>> for finding in diagnose(hasty, [], rows=20):
     ...     print(f"{finding.severity}: {finding.title}")
     problem: Short training
-    problem: Depth has not moved
+    problem: Depth posterior did not change in training
     advice: No held-out rows
     """
     if training is not None:

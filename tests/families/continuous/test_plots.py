@@ -96,7 +96,7 @@ def test_the_path_of_the_horizon_is_in_units_of_depth() -> None:
         (lambda: plots.horizon_posterior({0.0: 1.0}), "positive horizons"),
         (lambda: plots.horizon_posterior({1.0: 0.5}), "sum"),
         (lambda: plots.horizon_posterior({1.0: 1.0}, prior={1.0: 0.7, 2.0: 0.7}), "prior"),
-        (lambda: plots.horizon_path([]), "without rows"),
+        (lambda: plots.horizon_path([]), "has no rows"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw: Any, message: str) -> None:

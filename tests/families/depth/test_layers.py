@@ -173,7 +173,7 @@ def test_heads_of_another_width_than_the_likelihood_asks_for_are_told() -> None:
 @pytest.mark.parametrize("function", [torch.log, lambda x: x / 0.0], ids=["logarithm", "division"])
 def test_values_that_are_not_finite_are_traced_to_their_layer(function: Any) -> None:
     wrong = model(instead(layer, 3, lambda: Function(function)))
-    with pytest.raises(DivergenceError, match=r"before the first step .* look at layers\.3 \(a Function\)"):
+    with pytest.raises(DivergenceError, match=r"before the first step .* check layers\.3 \(a Function\)"):
         fit(wrong, Categorical(3), Rows(X, Y))
 
 

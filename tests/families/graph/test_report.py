@@ -90,7 +90,10 @@ def test_a_density_is_evaluated_beside_a_normal_law(density: IndianChefsDensity,
     again = Evaluation.load(found.save(tmp_path / "evaluation"))
     assert again.scores == found.scores
     assert again.task == "density"
-    with pytest.raises(DataError, match="none of the 3 rows has a density"), pytest.warns(DataWarning, match="outside"):
+    with (
+        pytest.raises(DataError, match="all 3 rows are outside the support"),
+        pytest.warns(DataWarning, match="outside"),
+    ):
         evaluate_density(density, np.full((3, 4), 99.0), name="far", targets=["a", "b", "c", "d"])
 
 
@@ -106,7 +109,7 @@ def test_no_share_of_structure_is_shown_where_none_can_be_told(
     (group,) = pages._uncertainty(again)
     assert group.figures == []
     assert group.table is not None
-    assert [row[0] for row in group.table.rows] == ["noise", "networks", "all"]
+    assert [row[0] for row in group.table.rows] == ["noise", "networks", "total"]
     assert "cannot be told apart" in group.table.caption
     columns = classifier.predict_dist(X).columns()
     assert [name for name in columns if name.startswith("entropy")] == ["entropy_noise"]
@@ -158,7 +161,7 @@ def test_a_density_is_fitted_scored_and_drawn_from(call: Call, workplace: Path) 
     assert said.out.startswith("flowers.csv: density on 4 columns, 150 rows\ngraph: ")
     assert (workplace / "run" / "report.html").is_file()
     told = (workplace / "run" / "report.html").read_text(encoding="utf-8")
-    assert "A density of 4 columns and 150 rows." in told
+    assert "Density of 4 columns and 150 rows." in told
     assert "Draw rows: " in told
     assert call("predict", "run", "flowers.csv", "--out", "scored.csv").code == 0
     scored = pyarrow.csv.read_csv("scored.csv").to_pydict()
@@ -188,10 +191,10 @@ def runs_table() -> Any:
         (["flowers.csv"], "no --target was given"),
         (["flowers.csv", "--task", "density"], "--structure depth was given for a density"),
         (["flowers.csv", "--target", "wing", *WORDS], "a density has no target; omit it"),
-        (["flowers.csv", *WORDS, "--stream"], "a density needs all rows at once"),
+        (["flowers.csv", *WORDS, "--stream"], "a density needs all rows in memory"),
         (["flowers.csv", "--keep", "key", *WORDS], "column 'key' has the type String; densities need numbers"),
-        (["flowers.csv", *WORDS, "--epochs", "3"], "--epochs was given, which --structure graph has not"),
-        (["flowers.csv", *WORDS, "--noise", "1"], "--noise was given, which --structure graph has not"),
+        (["flowers.csv", *WORDS, "--epochs", "3"], "--epochs was given, which --structure graph does not have"),
+        (["flowers.csv", *WORDS, "--noise", "1"], "--noise was given, which --structure graph does not have"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -206,6 +209,6 @@ def test_rows_are_drawn_from_densities_alone(call: Call, workplace: Path, monkey
     words = ["--structure", "graph", "--chains", "1", "--sweeps", "40", "--states", "5", "--engine", "numpy"]
     said = call("fit", "flowers.csv", "--target", "wing", "--key", "key", "--out", "run", *words)
     assert said.code == 0, said.err
-    assert "rows are drawn from a density" in call("sample", "run").err
+    assert "rows are sampled from a density" in call("sample", "run").err
     assert call("predict", "run", "flowers.csv", "--out", "told.csv").code == 0
     assert math.isfinite(pyarrow.csv.read_csv("told.csv")["mean"][0].as_py())

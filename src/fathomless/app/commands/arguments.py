@@ -397,7 +397,7 @@ def _progress_arguments(run: Any) -> None:
 
 def _listed(family: Family) -> str:
     """Return the name, the short name and the title of a family, for the help."""
-    title = family.title if family.alias is None else f"{family.title} (short: {family.alias})"
+    title = family.title if family.alias is None else f"{family.title} (or {family.alias})"
     return textwrap.fill(f"  {family.name:<19}{title}", 78, subsequent_indent=" " * 21)
 
 

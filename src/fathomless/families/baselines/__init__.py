@@ -76,7 +76,7 @@ FAMILIES = (
     ),
     Family(
         name="meanfield",
-        title="a baseline: an independent Gaussian posterior of each weight",
+        title="a baseline: an independent Gaussian for each weight",
         options=MeanFieldOptions,
         classifier=f"{_ESTIMATOR}:MeanFieldNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MeanFieldNetworkRegressor",
@@ -164,7 +164,7 @@ FAMILIES = (
     Family(
         name="matrix-normal",
         alias="mvg",
-        title="a baseline: a matrix normal posterior of each layer",
+        title="a baseline: a matrix normal for each layer",
         options=MatrixNormalOptions,
         classifier=f"{_ESTIMATOR}:MatrixNormalNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MatrixNormalNetworkRegressor",

@@ -9,7 +9,7 @@ __all__ = ["FAMILY"]
 #: Entry of this family in the registry.
 FAMILY = Family(
     name="continuous",
-    title="continuous depth: a neural differential equation with a posterior over paths of weights",
+    title="continuous depth: a stochastic differential equation",
     options=ContinuousOptions,
     classifier="fathomless.families.continuous.estimator:ContinuousDepthClassifier",
     regressor="fathomless.families.continuous.estimator:ContinuousDepthRegressor",

@@ -11,7 +11,7 @@ _ESTIMATOR = "fathomless.families.graph.estimator"
 #: Entry of the registry of families.
 FAMILY = Family(
     name="graph",
-    title="a graph with an unlimited number of hidden units, sampled by Markov chains",
+    title="graphs of hidden units, sampled by Markov chains",
     options=GraphOptions,
     classifier=f"{_ESTIMATOR}:IndianChefsClassifier",
     regressor=f"{_ESTIMATOR}:IndianChefsRegressor",

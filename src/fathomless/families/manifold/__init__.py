@@ -9,7 +9,7 @@ __all__ = ["FAMILY"]
 #: Entry of the registry of families.
 FAMILY = Family(
     name="manifold",
-    title="networks on a manifold of weights, learned from an ensemble of trained networks",
+    title="weight manifolds, learned from an ensemble of networks",
     options=ManifoldOptions,
     classifier="fathomless.families.manifold.estimator:ProjectedBayesClassifier",
     regressor="fathomless.families.manifold.estimator:ProjectedBayesRegressor",

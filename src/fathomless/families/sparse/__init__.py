@@ -9,7 +9,7 @@ __all__ = ["FAMILY"]
 #: Entry of the registry of families.
 FAMILY = Family(
     name="sparse",
-    title="sparse networks, with a posterior over the inclusion of each weight",
+    title="sparse networks: inclusion probability of each weight",
     options=SparseOptions,
     classifier="fathomless.families.sparse.estimator:SparseBayesClassifier",
     regressor="fathomless.families.sparse.estimator:SparseBayesRegressor",

@@ -82,7 +82,7 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "no device": (["houses.csv", "--target", "price", "--device", "gpu9"], "'cpu' always works"),
     "no cuda": (["houses.csv", "--target", "price", "--device", "cuda:99"], "'cpu' always works"),
     "not finite": (["houses.csv", "--target", "price", "--noise", "nan"], "--noise nan was given; a finite number"),
-    "too deep": (["houses.csv", "--target", "price", "--min-depth", "5000"], "a start with up to 1,000 is allowed"),
+    "too deep": (["houses.csv", "--target", "price", "--min-depth", "5000"], "up to 1,000 are allowed"),
     "above its end": (
         ["houses.csv", "--target", "price", "--max-depth", "1", "--min-depth", "3"],
         "--max-depth 1 was given; at least 3 is needed",
@@ -101,8 +101,8 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(call: Call, what: str) -> 
     ("changes", "message"),
     [
         ({"price": [None] * N}, "target 'price' has no value in any of the 90 rows; choose another column"),
-        ({"price": ["one"] * N}, "y holds one class only ('one'); a classifier needs at least two classes"),
-        ({"price": [5] * N}, "y holds one class only (5)"),
+        ({"price": ["one"] * N}, "y has only one class ('one'); a classifier needs at least two classes"),
+        ({"price": [5] * N}, "y has only one class (5)"),
         ({"price": [3.5] * N}, "target 'price' has the value 3.5 in all 90 rows; choose another column"),
         ({"price": [3.5] * (N - 1) + [None]}, "target 'price' has the value 3.5 in all 89 rows"),
         ({"price": [float("inf")] + [0.5] * (N - 1)}, "infinity"),
@@ -140,7 +140,7 @@ def test_a_table_without_features_is_refused(call: Call) -> None:
     ("text", "message"),
     [
         ("", "bad.csv is empty; give a table, such as CSV or Parquet"),
-        ("size,price\n", "bad.csv has column names and no rows; give a table with at least one row"),
+        ("size,price\n", "bad.csv has a header but no rows; give a table with at least one row"),
         ("size,size,price\n1,2,3\n", "size"),
         ("size,price\n1,2\n3,4,5\n", "bad.csv"),
         ("PK\x03\x04 and so on", "bad.csv is a zip archive or a spreadsheet"),
@@ -386,7 +386,7 @@ def test_a_page_of_cross_fitted_networks_says_so(call: Call, monkeypatch: pytest
     fit(call)
     html = Path("run/report.html").read_text(encoding="utf-8")
     assert "(each predicted by the networks that were not trained on it): RMSE" in re.sub("<[^>]*>", "", html)
-    assert "no probability that the network has so many layers" in html
+    assert "not the probability of a number of layers" in html
     assert "Each network is a point estimate" in html
     assert "0 by assumption" not in html
     assert "initial-depth" not in html
@@ -588,4 +588,4 @@ def test_a_console_that_knows_no_minus_sign_is_no_error() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*PROGRAM, "fit", "--help-all"], env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert rb"Depth \u2212 min_depth" in done.stdout
+    assert rb"depth \u2212 min_depth" in done.stdout

@@ -217,7 +217,7 @@ def test_a_finished_run_at_steady_rates_can_be_lengthened(call: Call) -> None:
     assert call(*longer, "--out", "whole").code == 0
     assert model_of("run") == model_of("whole")
     less = call(*words, "--epochs", "16", "--resume")
-    assert (less.code, "--epochs 16 was given, and 48 are done" in less.err) == (2, True)
+    assert (less.code, "--epochs 16 was given, and the checkpoint has 48 epochs" in less.err) == (2, True)
     assert manifests.state("run") == "finished"
     assert model_of("run") == model_of("whole")
 
@@ -350,7 +350,7 @@ def test_overwriting_an_unfinished_run_begins_anew(call: Call) -> None:
     [
         (["--learning-rate", "-1"], "--learning-rate -1.0 was given"),
         (["--device", "bogus"], "--device bogus was given"),
-        (["--depth-law", "100000"], "a start with up to 1,000 is allowed"),
+        (["--depth-law", "100000"], "up to 1,000 are allowed"),
     ],
     ids=str,
 )

@@ -110,7 +110,7 @@ def test_no_share_of_structure_is_shown_where_none_can_be_told(
     assert group.figures == []
     assert group.table is not None
     assert [row[0] for row in group.table.rows] == ["noise", "networks", "total"]
-    assert "cannot be told apart" in group.table.caption
+    assert "are one part (networks)" in group.table.caption
     columns = classifier.predict_dist(X).columns()
     assert [name for name in columns if name.startswith("entropy")] == ["entropy_noise"]
 
@@ -162,7 +162,7 @@ def test_a_density_is_fitted_scored_and_drawn_from(call: Call, workplace: Path) 
     assert (workplace / "run" / "report.html").is_file()
     told = (workplace / "run" / "report.html").read_text(encoding="utf-8")
     assert "Density of 4 columns and 150 rows." in told
-    assert "Draw rows: " in told
+    assert "Sample rows: " in told
     assert call("predict", "run", "flowers.csv", "--out", "scored.csv").code == 0
     scored = pyarrow.csv.read_csv("scored.csv").to_pydict()
     assert list(scored) == ["key", "log_density", "monte_carlo_error"]

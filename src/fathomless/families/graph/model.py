@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTPUTS", "IndianChefs", "count_output_units", "graph_of", "log_prob_largest"]
 
-#: Kinds of outputs: numbers with a precision each; classes, by the sign of one unit or the largest of several.
+#: Kinds of outputs. Numbers have a precision each; classes are the sign of one unit or the largest of several.
 OUTPUTS = ("numbers", "classes")
 
 _STRETCHES = 10  # most blocks of states of a single chain

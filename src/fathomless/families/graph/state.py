@@ -32,7 +32,7 @@ __all__ = [
     "prior_of",
 ]
 
-#: Roles of units: hidden; observed with a precision to infer; observed with a fixed precision; covariate.
+#: Roles of units (hidden; observed with a precision to infer; observed with a fixed precision; covariate).
 HIDDEN, FREE, FIXED, COVARIATE = 0, 1, 2, 3
 
 #: Kinds of priors, in the order of :data:`~fathomless.families.graph.priors.PRIORS`.

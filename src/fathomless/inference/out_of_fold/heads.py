@@ -53,7 +53,7 @@ __all__ = [
     "set_head_posterior",
 ]
 
-#: Kinds of mean of a normal head: the trained head, or the mean of the posterior.
+#: Kinds of mean of a normal head. It is the trained head, or the mean of the posterior.
 HEADS = ("laplace", "conjugate")
 
 _CHUNK = 8192  # rows evaluated at once

@@ -402,7 +402,7 @@ def test_labels_that_cannot_be_scored_are_named(three: UnboundedDepthClassifier,
         ([1.0, 2.0], ("a", "b"), "one name for each of the 1 target columns"),
         ([1.0, 2.0], "y", "one name for each of the 1 target columns"),
         ([1.0, 1e300], ("y",), "the score overflows; check the units of y"),
-        (["low", "high"], ("y",), "a numeric target is needed"),
+        (["low", "high"], ("y",), "give a numeric target"),
         ([], ("y",), r"y has shape \(0,\)"),
     ],
 )

@@ -272,7 +272,7 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
 
 def test_weights_that_make_rows_count_as_few_are_told() -> None:
     X, y = numbers(), numbers()[:, 0]
-    few = "sample_weight sums to 1, so that 20 rows count as 1 .* have little influence.*multiply them by 20:"
+    few = "sample_weight sums to 1, so that 20 rows count as 1 .* have little influence.*multiply them by 20,"
     with pytest.warns(DataWarning, match=few):
         regressor().fit(X, y, sample_weight=np.full(20, 1 / 20))
     with pytest.warns(DataWarning, match=few):
@@ -341,10 +341,10 @@ def test_missing_groups_are_refused_with_their_number(gap: Any) -> None:
 
 def test_groups_that_cannot_be_read_are_refused() -> None:
     for groups, message in (
-        (np.zeros((20, 2)), r"groups has shape \(20, 2\); one for each of the 20 rows"),
+        (np.zeros((20, 2)), r"groups has shape \(20, 2\); give one group for each of the 20 rows"),
         (np.arange(19), r"groups has shape \(19,\)"),
         (pl.LazyFrame({"g": ALIKE}), "groups is a polars LazyFrame.*collect"),
-        (pd.Series([[1, 2]] * 20), "groups are of the type list, which cannot be compared"),
+        (pd.Series([[1, 2]] * 20), "groups are of type list, which cannot be compared"),
         ([[1], [1, 2]] * 10, "groups cannot be read"),
     ):
         with pytest.raises(DataError, match=message):

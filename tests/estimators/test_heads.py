@@ -72,7 +72,7 @@ def test_head_variance_is_not_counted_twice(members: int) -> None:
     """Noise and head variance together do not exceed the noise without heads: it is fitted with the heads fixed."""
     X, y = problem(100, seed=3)
     options: dict[str, Any] = {"epochs": 150, "width": 64, "cv": members, "likelihood": "gaussian"}
-    point, doubtful = (regressor(**options, head=head).fit(X, y) for head in ("point", "laplace"))
+    point, doubtful = (regressor(**options, last_layer=kind).fit(X, y) for kind in ("point", "laplace"))
     x = torch.as_tensor(point._encode(point.schema_, X), dtype=point.model_.dtype)
     unseen = [point.held_out_] if doubtful.fold_ is None else [doubtful.fold_[0] == k for k in range(members)]
     each = [head_variance(m, x[rows]).mean().item() for m, rows in zip(networks(doubtful), unseen, strict=True)]

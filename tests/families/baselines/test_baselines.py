@@ -356,7 +356,7 @@ def test_a_saved_baseline_predicts_the_same_bytes(name: str, task: int, tmp_path
     assert loaded.structure_ == fitted.structure_
     assert sum(fitted.depth_posterior_.values()) == pytest.approx(1.0)  # type: ignore[attr-defined]
     depth = {finding.title for finding in diagnose(fitted, [], rows=90) if "Depth" in finding.title}
-    assert depth == set() if name != "dun" else "Depth is at its lower bound" not in depth
+    assert depth == set() if name != "depth-uncertainty" else "Depth is at its lower bound" not in depth
     assert isinstance(fitted.model_, Ensemble) is (name == "ensemble")
 
 
@@ -364,7 +364,13 @@ QUICK: dict[str, Any] = {"epochs": 60, "learning_rate": 0.02, "width": 16}  # th
 
 
 # one of each mechanism: masks, drawn weights, several networks, a head of all depths, descent at a constant rate
-CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1], KINDS["swag"][1]]
+CHECKED = [
+    KINDS["dropout"][0],
+    KINDS["meanfield"][1],
+    KINDS["ensemble"][0],
+    KINDS["depth-uncertainty"][1],
+    KINDS["swag"][1],
+]
 
 
 @pytest.mark.filterwarnings("ignore:class_weight sums to:fathomless.system.errors.DataWarning")
@@ -381,8 +387,8 @@ def test_options_reach_the_network() -> None:
         return KINDS[name][1](epochs=1, width=8, random_state=0, **options).fit(X, number).model_
 
     assert model("finite", depth=4).depth == 4
-    assert len(model("dun", depths=3).depth_posterior()) == 3
-    assert model("dun", depths=3, shared_head=False).readout is None
+    assert len(model("depth-uncertainty", depths=3).depth_posterior()) == 3
+    assert model("depth-uncertainty", depths=3, shared_head=False).readout is None
     assert {m.rate for m in model("dropout", dropout=0.4).modules() if isinstance(m, Dropout)} == {0.4}
     assert model("meanfield").depth == 2
     assert len(model("ensemble", n_restarts=2).members) == 2
@@ -409,11 +415,11 @@ def test_every_structure_can_be_asked_for_on_the_command_line(
     assert cli.main(["cite", "run"]) == 0
     assert capsys.readouterr().out.splitlines() == [reference.text() for reference in references(name)]
     text = page("run")
-    fixed = name != "dun"
+    fixed = name != "depth-uncertainty"
     assert ("Depth 3, fixed." in text or "Depth 2, fixed." in text or "5 members, depth 3, fixed." in text) is fixed
     assert ("Mean depth by epoch" in text) is not fixed
     assert ("Predictions average over all depths" in text) is not fixed
-    assert ("The training objective is a penalised" in text) is (name not in ("meanfield", "mvg"))
+    assert ("The training objective is a penalised" in text) is (name not in ("meanfield", "matrix-normal"))
 
 
 def test_options_of_another_structure_are_refused_by_name(

@@ -418,7 +418,7 @@ def test_every_structure_can_be_asked_for_on_the_command_line(
     fixed = name != "depth-uncertainty"
     assert ("Depth 3, fixed." in text or "Depth 2, fixed." in text or "5 members, depth 3, fixed." in text) is fixed
     assert ("Mean depth by epoch" in text) is not fixed
-    assert ("Predictions average over all depths" in text) is not fixed
+    assert ("Predictions are averages over all depths" in text) is not fixed
     assert ("The training objective is a penalised" in text) is (name not in ("meanfield", "matrix-normal"))
 
 

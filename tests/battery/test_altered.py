@@ -26,7 +26,7 @@ def test_altered_models_are_refused_or_predict(case: Case, tmp_path: Path) -> No
     manifest = json.loads((base / "manifest.json").read_text())
     every = [place for place in places(manifest["meta"]) if place]
     for number in range(SHARE):
-        random = Random(f"{case.name.replace(case.family.name, case.family.alias or case.family.name)} {number}")
+        random = Random(f"{case.name} {number}")
         meta, done = altered(manifest["meta"], random.choice(every), random)
         write_altered(base, tmp_path / "altered", {**manifest, "meta": meta})
         said, _ = apart(lambda: used(base, tmp_path / "altered", X, tmp_path / "again"), tmp_path, 30)

@@ -126,6 +126,22 @@ def test_derivatives_match_central_differences(law: DepthLaw, shift: float) -> N
         assert torch.allclose(dq[:, j], numeric, atol=1e-8)
 
 
+@pytest.mark.parametrize("law", ALL, ids=repr)
+def test_a_shorter_support_has_a_derivative_for_every_parameter(law: DepthLaw) -> None:
+    eta = start(law) + 0.31
+    support = list(law.support(eta))
+    support = support[:-1] or support
+    q, dq = law.probs_and_grad(eta, support)
+    assert dq.shape == (len(q), len(eta))
+    assert len(q) == len(support)
+    assert float(q.sum()) == pytest.approx(1.0, abs=1e-12)
+    for j in range(len(eta)):
+        step = torch.zeros_like(eta)
+        step[j] = 1e-6
+        up, down = law.probs_and_grad(eta + step, support)[0], law.probs_and_grad(eta - step, support)[0]
+        assert torch.allclose(dq[:, j], (up - down) / 2e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("rate", [0.4, 2.3, 7.7])
 def test_derivatives_have_the_closed_forms_of_the_specification(rate: float) -> None:
     slope = float(torch.sigmoid(raw(rate)))

@@ -49,7 +49,8 @@ def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *inputs: Tensor)
     Examples
     --------
     >>> linear = nn.Linear(2, 1)
-    >>> call_with(linear, {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, torch.ones(3, 2)).tolist()
+    >>> tensors = {"weight": torch.ones(1, 2, device="cpu"), "bias": torch.zeros(1, device="cpu")}
+    >>> call_with(linear, tensors, torch.ones(3, 2, device="cpu")).tolist()
     [[2.0], [2.0], [2.0]]
     """
     return with_tensors(module, tensors)(*inputs)

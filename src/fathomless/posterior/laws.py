@@ -319,9 +319,11 @@ class FreeCategorical(DepthLaw):
         return range(self.size)
 
     def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Softmax and its Jacobian diag(q) − q qᵀ."""
+        """Softmax of the first m logits and its Jacobian diag(q) − q qᵀ; the other logits have no influence."""
         q = torch.softmax(eta.detach().double()[: len(support)], 0)
-        return q, torch.diag(q) - q[:, None] * q
+        dq = q.new_zeros(len(q), len(eta))
+        dq[:, : len(q)] = torch.diag(q) - q[:, None] * q
+        return q, dq
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,8 @@ def linearise(network: nn.Module, x: Tensor, deviations: Tensor, outputs: int | 
 
     Examples
     --------
-    >>> network = nn.Linear(2, 1)
-    >>> (linearise(network, torch.ones(3, 2), torch.tensor([[1.0, 1.0, 0.5]])) - network(torch.ones(3, 2))).shape
+    >>> network, x = nn.Linear(2, 1), torch.ones(3, 2, device="cpu")
+    >>> (linearise(network, x, torch.tensor([[1.0, 1.0, 0.5]], device="cpu")) - network(x)).shape
     torch.Size([1, 3, 1])
     """
     parts = []

@@ -37,6 +37,7 @@ extensions = [
     "mathml",
     "reference",
     "spaces",
+    "terms",
 ]
 exclude_patterns = ["_build", "_ext", "jupyter_execute"]
 templates_path: list[str] = []

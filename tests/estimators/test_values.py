@@ -497,7 +497,7 @@ def test_renamed_options_are_taken_with_a_warning(kind: Any, old: dict[str, Any]
     for estimator in (built, changed):
         assert getattr(estimator, expected) == wanted
         assert name not in estimator.get_params()
-    with pytest.raises(DataError, match=rf"{name} is the old name of {expected}: leave it out"):
+    with pytest.raises(DataError, match=rf"{name} is the old name of {expected}; leave it out"):
         kind(**old, **new)
     assert rename_saved(kind, old, {}) == (new, {})
 

@@ -14,7 +14,7 @@ import torch
 import fathomless
 from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.predictor import Predictor
-from fathomless.estimators.renamed import rename_options, use_new_names
+from fathomless.estimators.renamed import rename_options
 from fathomless.families import registry
 from fathomless.system import io
 from fathomless.system.errors import FileError
@@ -167,8 +167,7 @@ def _current_options(estimator: str, given: Mapping[str, Any]) -> dict[str, Any]
     known = {name for family in registry.families().values() for name in family.estimators}
     if estimator not in known:
         return dict(given)
-    kind = registry.family_of(estimator).options
-    renamed = rename_options(kind, use_new_names(kind, given)[0])
+    renamed = rename_options(registry.family_of(estimator).options, given)
     return {**renamed.options, **renamed.nested}
 
 

@@ -52,15 +52,7 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.renamed import (
-    check_methods,
-    moved_options,
-    rename_options,
-    renamed_options,
-    use_new_names,
-    warn_new_names,
-    warn_renamed,
-)
+from fathomless.estimators.renamed import check_methods, old_names, rename_options, warn_renamed
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
@@ -146,7 +138,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Suggest a similar name for an unknown option, as Python does from version 3.13 on."""
         known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
-        for name in options.keys() - known - moved_options(cls).keys() - renamed_options(cls).keys():
+        for name in options.keys() - known - old_names(cls):
             if near := get_close_matches(name, known, 1):
                 raise TypeError(
                     f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
@@ -183,10 +175,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         DataError
             If the current choice of an option does not have the nested option.
         """
-        changes, used = use_new_names(type(self), params)
-        warn_new_names(type(self), params, used)
+        changes = dict(params)
         before = self.get_params(deep=False)
-        if moved_options(type(self)).keys() & changes.keys():
+        if old_names(type(self)) & changes.keys():
             renaming = rename_options(type(self), changes, before)
             warn_renamed(type(self), renaming, changes)
             changes = {**renaming.options, **renaming.nested}

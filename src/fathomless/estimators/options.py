@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from fathomless.estimators.declaring import build_docstring, option
-from fathomless.estimators.renamed import has_old_names, translate_options
+from fathomless.estimators.renamed import old_names, translate_options
 from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, FoldArray, Folds, Restarts, Splitter
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def documented(kind: Kind) -> Kind:
     attributes are collected from its base classes.
     """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    if has_old_names(kind):
+    if old_names(kind):
         _accept_old_names(kind)
     kind.__doc__ = build_docstring(kind)
     return kind

@@ -4,9 +4,9 @@ The tables are used by constructors, ``set_params``, the command line, saved mod
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from fathomless.estimators.declaring import (
     OptionValue,
@@ -27,14 +27,12 @@ __all__ = [
     "Renamed",
     "Renaming",
     "check_methods",
-    "has_old_names",
     "moved_options",
+    "old_names",
     "rename_options",
     "rename_saved",
     "renamed_options",
     "translate_options",
-    "use_new_names",
-    "warn_new_names",
     "warn_renamed",
 ]
 
@@ -184,47 +182,6 @@ def renamed_options(kind: type) -> Mapping[str, Renamed]:
     return {old: new for base in reversed(kind.__mro__) for old, new in RENAMED.get(base.__name__, {}).items()}
 
 
-def has_old_names(kind: type) -> bool:
-    """Return True if options of a class, or of an estimator, were renamed or moved."""
-    return bool(renamed_options(kind) or moved_options(kind))
-
-
-def use_new_names(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Replace the old names of renamed options; return the options, and the old names that were used.
-
-    Options that moved into an option value keep their names, see :func:`rename_options`.
-
-    Raises
-    ------
-    DataError
-        If an option is given by its old and its new name.
-    """
-    names = renamed_options(kind)
-    used = [old for old in names if old in given]
-    for old in used:
-        new = names[old].name
-        if new in given:
-            raise DataError(
-                f"{old}={shorten(given[old])} was given with {new}={shorten(given[new])}; {old} is the old name of "
-                f"{new}: leave it out"
-            )
-    options = dict[str, Any]()
-    for name, value in given.items():
-        if name in names:
-            options[names[name].name] = names[name].value(value)
-        else:
-            options[name] = value
-    return options, used
-
-
-def warn_new_names(kind: type, given: Mapping[str, Any], used: Iterable[str], stacklevel: int = 2) -> None:
-    """Warn of each old name in `used`; `given` has the options as they were given."""
-    for old in used:
-        new = renamed_options(kind)[old]
-        text = f"{old} will be removed in the next version; use {new.name}={shorten(new.value(given[old]))}"
-        warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
-
-
 def moved_options(kind: type) -> Mapping[str, Moved]:
     """Return name in the previous version -> new place, for a class of options or an estimator and its bases.
 
@@ -237,6 +194,11 @@ def moved_options(kind: type) -> Mapping[str, Moved]:
     return {old: place for base in reversed(kind.__mro__) for old, place in MOVED.get(base.__name__, {}).items()}
 
 
+def old_names(kind: type) -> set[str]:
+    """Return the option names of the previous version, for a class of options or an estimator and its bases."""
+    return {*renamed_options(kind), *moved_options(kind)}
+
+
 @dataclass(frozen=True)
 class Renaming:
     """Options under their new names.
@@ -247,14 +209,17 @@ class Renaming:
         Top-level options: name -> value.
     nested : dict
         Nested options: name, such as ``weights__chains`` -> value.
+    renamed : dict
+        Old name -> new name, of options that have another name now.
     effective, idle : dict
-        Old name -> new place, of renamed options with and without an effect.
+        Old name -> new place, of options that moved into an option value, with and without an effect.
     before : mapping
         Previous options, by name.
     """
 
     options: dict[str, Any]
     nested: dict[str, Any]
+    renamed: dict[str, Renamed]
     effective: dict[str, Moved]
     idle: dict[str, Moved]
     before: Mapping[str, Any]
@@ -277,9 +242,14 @@ def rename_options(kind: type, given: Mapping[str, Any], before: Mapping[str, An
     DataError
         If an option is given by its old and its new name.
     """
-    places = {name: place for name, place in moved_options(kind).items() if name in given}
-    options = {name: value for name, value in given.items() if name not in places}
-    renaming = Renaming(options, {}, {}, {}, before or {})
+    names = {old: new for old, new in renamed_options(kind).items() if old in given}
+    places = {old: place for old, place in moved_options(kind).items() if old in given}
+    options = {name: value for name, value in given.items() if name not in names and name not in places}
+    for old, new in names.items():
+        if new.name in given:
+            _refuse(old, given[old], new.name, given[new.name], new.name)
+        options[new.name] = new.value(given[old])
+    renaming = Renaming(options, {}, names, {}, {}, before or {})
     for old, place in places.items():
         declared = _declarations(kind)[place.option]
         _refuse_both(old, place, given, declared)
@@ -307,10 +277,15 @@ def _refuse_both(old: str, place: Moved, given: Mapping[str, Any], declared: Fie
     plain = place.name == plain_name(declared) or place.whole(given[old])
     if place.nested in given or isinstance(given.get(place.option), OptionValue) or (plain and place.option in given):
         new = place.nested if place.nested in given else place.option
-        raise DataError(
-            f"{old}={shorten(given[old])} was given with {new}={shorten(given[new])}, but {old} is the old name of "
-            f"{place.nested}; leave it out"
-        )
+        _refuse(old, given[old], new, given[new], place.nested)
+
+
+def _refuse(old: str, value: Any, new: str, new_value: Any, current: str) -> NoReturn:
+    """Raise the error for an option that is given by two names; `current` is its name now."""
+    raise DataError(
+        f"{old}={shorten(value)} was given with {new}={shorten(new_value)}, but {old} is the old name of {current}; "
+        "leave it out"
+    )
 
 
 def _take_whole(renaming: Renaming, old: str, place: Moved, given: Any, before: OptionValue | None) -> None:
@@ -346,7 +321,7 @@ def _values(kind: type, renaming: Renaming) -> dict[str, Any]:
 
 
 def warn_renamed(kind: type, renaming: Renaming, given: Mapping[str, Any], stacklevel: int = 2) -> None:
-    """Warn of old names: one warning for the options of each option value, separately for those without an effect.
+    """Warn of old names: once for each renamed option, and once for each option value, separately without an effect.
 
     Parameters
     ----------
@@ -359,6 +334,9 @@ def warn_renamed(kind: type, renaming: Renaming, given: Mapping[str, Any], stack
     stacklevel : int
         As in :func:`warnings.warn`, where 1 is the caller.
     """
+    for old, new in renaming.renamed.items():
+        text = f"{old} will be removed in the next version; use {new.name}={shorten(new.value(given[old]))}"
+        warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
     for names, idle in ((renaming.effective, False), (renaming.idle, True)):
         for option in dict.fromkeys(place.option for place in names.values()):
             places = {old: place for old, place in names.items() if place.option == option}
@@ -391,12 +369,10 @@ def translate_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     DataError
         If an option is given by its old and its new name.
     """
-    options, used = use_new_names(kind, given)
-    warn_new_names(kind, given, used, stacklevel=3)
-    if not moved_options(kind).keys() & options.keys():
-        return options
-    renaming = rename_options(kind, options)
-    warn_renamed(kind, renaming, options, stacklevel=3)
+    if not old_names(kind) & given.keys():
+        return dict(given)
+    renaming = rename_options(kind, given)
+    warn_renamed(kind, renaming, given, stacklevel=3)
     return _values(kind, renaming)
 
 
@@ -412,10 +388,8 @@ def rename_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> 
     given, changed : dict
         Options as plain JSON: those of the fit, and those that were changed afterwards.
     """
-    given, _ = use_new_names(kind, given)
-    changed, _ = use_new_names(kind, changed)
-    if not moved_options(kind).keys() & given.keys():
-        return given, changed
+    if not old_names(kind) & given.keys():
+        return dict(given), dict(changed)
     declared = _declarations(kind)
 
     def of_default(name: str, value: Any) -> bool:

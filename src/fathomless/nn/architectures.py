@@ -47,7 +47,7 @@ def make_activation(name: str) -> nn.Module:
     DataError
         If the name is unknown.
     """
-    checks.choice("make_activation", name, tuple(_ACTIVATIONS))
+    checks.choice("activation", name, tuple(_ACTIVATIONS))
     return _ACTIVATIONS[name]()
 
 
@@ -125,7 +125,7 @@ class MLP(Architecture):
     initialisation: str = "he"
 
     def __post_init__(self) -> None:
-        checks.choice("make_activation", self.activation, tuple(_ACTIVATIONS))
+        checks.choice("activation", self.activation, tuple(_ACTIVATIONS))
         checks.choice("initialisation", self.initialisation, ("he", "default"))
         _check_positive(inputs=self.inputs, outputs=self.outputs, width=self.width)
 

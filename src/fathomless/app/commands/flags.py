@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from fathomless.estimators.declaring import classes_with_option, describe, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
-from fathomless.estimators.renamed import moved_options, rename_options, renamed_options, use_new_names
+from fathomless.estimators.renamed import moved_options, old_names, rename_options, renamed_options
 from fathomless.families.family import Family
 from fathomless.families.registry import families, options
 from fathomless.system import checks
@@ -52,11 +52,7 @@ def translate_message(message: str) -> str:
     pairs = ((family, task) for family in registered.values() for task in family.tasks)
     known = {name for family, task in pairs for name in options(family, task)} | {"methods"}
     known |= {name for family in registered.values() for name, *_ in nested_options(options_of(family.options))}
-    known |= {
-        old
-        for family in registered.values()
-        for old in (*moved_options(family.options), *renamed_options(family.options))
-    }
+    known |= {old for family in registered.values() for old in old_names(family.options)}
     prefixes = {f"{name}: " for family in registered.values() for name in family.estimators}
     message = next((message.removeprefix(prefix) for prefix in prefixes if message.startswith(prefix)), message)
 
@@ -286,10 +282,8 @@ def check_options(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
         is not allowed.
     """
     declared = _declare_options(family, task)
-    options, old_names = use_new_names(family.options, {name.rpartition(".")[2]: v for name, v in asked.items()})
-    renamed = rename_options(family.options, options)
-    old_places = {*moved_options(family.options), *renamed_options(family.options)}
-    if foreign := sorted(set(asked) - set(declared) - old_places):
+    renamed = rename_options(family.options, {name.rpartition(".")[2]: value for name, value in asked.items()})
+    if foreign := sorted(set(asked) - set(declared) - old_names(family.options)):
         raise DataError(_foreign(foreign[0], family.name))
     for name in asked:
         prefix, _, nested = name.rpartition(".")
@@ -307,9 +301,7 @@ def check_options(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
     for name, value in wanted.items():  # checked here, before the folder of a run is changed
         checks.option(name, value, **metadata[name])
     notes = [f"{flag_of(old)} is deprecated; use {flag_of(place.nested)}" for old, place in renamed.effective.items()]
-    notes += [
-        f"{flag_of(old)} is deprecated; use {flag_of(renamed_options(family.options)[old].name)}" for old in old_names
-    ]
+    notes += [f"{flag_of(old)} is deprecated; use {flag_of(new.name)}" for old, new in renamed.renamed.items()]
     for old, place in renamed.idle.items():
         needed = f"{flag_of(place.option)} {place.choice}"
         notes.append(f"{flag_of(old)} is deprecated, and has no effect without {needed}; use {flag_of(place.nested)}")

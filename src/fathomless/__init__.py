@@ -106,7 +106,7 @@ def _places() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted([*_places(), "__version__"])
-    if name.startswith("__"):  # of Python's own, which nobody should wait for
+    if name.startswith("__"):  # a special name of Python, looked up without importing torch
         raise AttributeError(f"module 'fathomless' has no attribute {name!r}")
     places = _places()
     if name not in places:

@@ -206,7 +206,7 @@ class CrossFit:
         True if the law over structure is fitted by the evidence bound, and only the noise by out-of-fold rows.
     free_noise : bool
         True if out-of-fold rows also choose the distribution of the noise.
-    kinds : sequence of mappings
+    candidates : sequence of mappings
         Options of the candidate architectures; a single one without options by default.
     given : mapping of str to value
         Options of the user without effect here, with their values.
@@ -216,16 +216,16 @@ class CrossFit:
     search: SearchOptions
     by_bound: bool = False
     free_noise: bool = False
-    kinds: Sequence[Mapping[str, Any]] = ({},)
+    candidates: Sequence[Mapping[str, Any]] = ({},)
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Compute the networks, the posterior over structure and the noise."""
         settings = {"calibrate": self.svi.plan.calibrate, "free_noise": self.free_noise}
-        if len(self.kinds) > 1:
+        if len(self.candidates) > 1:
             assert table.folds is not None
             fits = self._cross_fit_candidates(problem, table, session)
-            return self._shrink_noise(combine(fits, self.kinds, table.folds[0], **settings), table)
+            return self._shrink_noise(combine(fits, self.candidates, table.folds[0], **settings), table)
         fitted, seen, search = self.train_networks(problem, table, session)
         of_row = None
         if table.folds is not None:
@@ -243,10 +243,10 @@ class CrossFit:
     ) -> list[tuple[Fitted, OutOfFold]]:
         """Cross-fit each candidate architecture separately, on the same folds."""
         assert table.folds is not None
-        repeats = len(table.folds) // len(self.kinds)
+        repeats = len(table.folds) // len(self.candidates)
         fits = []
         networks = 0  # number of networks of the candidates before
-        for i, options in enumerate(self.kinds):
+        for i, options in enumerate(self.candidates):
             candidate = replace(problem, networks=problem.networks._copy_with({**options, "candidates": None}))
             part = session.subsession(f"kind-{i}", **options, candidates=None)
             # the first candidate has the seed of a fit without candidates, and the same networks

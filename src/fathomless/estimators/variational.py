@@ -121,7 +121,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             search,
             by_bound=self._choice("structure_from") == "elbo",
             free_noise=self._current_options().get("likelihood", "") == "auto",
-            kinds=tuple(expand_candidates(self.candidates)),
+            candidates=tuple(expand_candidates(self.candidates)),
             given={name: options[name] for name in search.unused if options[name] != defaults[name]},
         )
 

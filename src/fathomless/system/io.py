@@ -161,7 +161,7 @@ def save(folder: PathLike, *, kind: str, tensors: Mapping[str, Tensor], meta: Ma
 
 
 def writable(folder: PathLike) -> Path:
-    """Check that a folder can be written, before hours are spent on what shall go there.
+    """Check that a folder can be written, before a long computation whose result is saved there.
 
     An unnamed temporary file is written next to the folder; the folder is not created, and no file remains.
 
@@ -189,7 +189,7 @@ def writable(folder: PathLike) -> Path:
 
 
 def write_text(path: PathLike, text: str) -> Path:
-    """Write a text file in UTF-8, in one step: at any moment it holds the old text or the new one, whole.
+    """Write a text file in UTF-8 atomically: at any moment it has the complete old text or the complete new one.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def write_text(path: PathLike, text: str) -> Path:
 
 
 def write_bytes(path: PathLike, content: bytes) -> Path:
-    """Write a file in one step: at any moment it holds the old content or the new one, whole.
+    """Write a file atomically: at any moment it has the complete old content or the complete new one.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def write_bytes(path: PathLike, content: bytes) -> Path:
 
 
 def append_text(path: PathLike, text: str) -> None:
-    """Append to a text file in UTF-8; a process that is killed may leave a part of the last line.
+    """Append to a text file in UTF-8. If the process is killed, the last line may be incomplete.
 
     Raises
     ------
@@ -237,7 +237,7 @@ def append_text(path: PathLike, text: str) -> None:
 
 
 def read_json(path: PathLike) -> Any:
-    """Read a JSON file of ours without a checksum; it may have been edited, so its caller checks what it holds.
+    """Read a JSON file without a checksum. It may have been edited, so callers check its content.
 
     Raises
     ------
@@ -258,14 +258,14 @@ def remove_file(path: PathLike) -> None:
 
 
 def remove(folder: PathLike, *, inside: bool = False) -> None:
-    """Remove what :func:`save` put into a folder, the manifest first, and the folder if nothing else is in it.
+    """Remove the files of :func:`save` from a folder, the manifest first, and the folder if it is then empty.
 
     Parameters
     ----------
     folder : path
         A link is not followed.
     inside : bool
-        Remove what was saved in its subfolders too, and those that are empty then.
+        True to remove saved files in its subfolders too, and the subfolders that are then empty.
     """
     folder = real(folder)
     with as_file_error(f"{folder} could not be removed"):
@@ -292,7 +292,7 @@ def digest(folder: PathLike) -> str:
 
 
 def real(folder: PathLike) -> Path:
-    """Return a folder that must not be a link: what is written or removed there would be elsewhere.
+    """Return a folder that must not be a link, since writing and removing would affect another place.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def real(folder: PathLike) -> Path:
 
 
 def _commit(folder: Path, name: str, blob: bytes, manifest: bytes) -> None:
-    """Put both files in place: tensors, then the manifest in one step, then sweep what is not needed."""
+    """Write the tensors, replace the manifest in one step, and remove files that are no longer needed."""
     fresh = not (folder / name).exists()
     try:
         _put(folder / "tensors.partial", folder / name, blob)
@@ -469,7 +469,7 @@ def versions() -> dict[str, str]:
 
 
 def header(folder: PathLike) -> tuple[str, dict[str, Any]]:
-    """Return the kind of what was saved in a folder, and the versions that wrote it, without its tensors.
+    """Return the kind of a saved object, and the versions that wrote it, without reading its tensors.
 
     Raises
     ------
@@ -482,7 +482,7 @@ def header(folder: PathLike) -> tuple[str, dict[str, Any]]:
 
 
 def load(folder: PathLike, *, kinds: Collection[str]) -> Saved:
-    """Load what :func:`save` wrote, after checking every byte.
+    """Load an object that :func:`save` wrote, after checking all checksums.
 
     Parameters
     ----------
@@ -558,7 +558,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _check_keys(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check names and types; a newer format is told first, since its keys may differ."""
+    """Check names and types of the keys. A newer format is reported first, since its keys may differ."""
     version = manifest.get("format")
     if type(version) is int and version > FORMAT:
         writer = manifest.get("written_by")

@@ -264,7 +264,7 @@ def horizon_posterior(
     depth, mass = _check_masses("posterior", posterior, least=1.0 - 1e-4)
     width = 0.8 * (float(np.diff(depth).min()) if len(depth) > 1 else 0.25 * float(depth[0]))
     shown = depth
-    ax = start(ax, "Posterior over the horizon", "horizon (depth)", "probability")
+    ax = start(ax, "Posterior over the horizon", "horizon (depth)", "weight")
     ax.bar(depth, mass, width, color=GREEN, label="posterior")
     if errors is not None:
         bars = np.array([errors.get(k, 0.0) for k in sorted(posterior)])

@@ -58,7 +58,7 @@ def depth_posterior(
     depth, mass = probabilities("posterior", posterior, whole=True)
     prior_points = None if prior is None else probabilities("prior", prior, whole=False)
     shown = depth
-    ax = start(ax, "Posterior over depth", "depth (layers)", "probability")
+    ax = start(ax, "Posterior over depth", "depth (layers)", "weight")
     ax.bar(depth, mass, 0.8, color=GREEN, label="posterior")
     if errors is not None:
         bars = np.array([errors.get(int(k), 0.0) for k in depth])

@@ -52,16 +52,18 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.renamed import check_methods, old_names, rename_options, warn_renamed
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
-from fathomless.inference.runs.run import Fitted
+from fathomless.inference.runs.run import Fitted, add_prefix
 from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
+from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks, io, memory, nonfinite
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -101,6 +103,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         Posterior relevance of every encoded column, for sampled weights; empty otherwise.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
+    recalibration_ : Recalibration or None
+        Laws of the standardised residual of a regression (`recalibrate`); None if they do not improve the
+        cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain.
     device_ : str
         Device of the fit: "cpu", or the kind of an accelerator and its name.
     resumable_ : bool
@@ -111,6 +116,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     schema_: Schema
     target_: Target
     likelihood_: Likelihood
+    recalibration_: Recalibration | None
     model_: Model
     structure_: Structure
     relevance_: dict[str, dict[str, float]]
@@ -228,8 +234,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the inference strategy for the options."""
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Compute the posterior with the strategy."""
-        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
+        """Compute the posterior with the strategy, and recalibrate it."""
+        problem = self._problem()
+        fitted = self._strategy(prepared).infer(problem, prepared, self._session())
+        return recalibrate(fitted, prepared, problem)
 
     def _problem(self) -> Problem:
         """Return the networks of the options, or the fitted network that a fit continues from."""
@@ -404,6 +412,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.seed_ = prepared.seed
         self.model_ = fitted.model
         self.likelihood_ = fitted.likelihood
+        self.recalibration_ = fitted.recalibration
         self.history_ = fitted.history
         self.n_iter_ = fitted.n_iter
         self._score = fitted.score
@@ -499,6 +508,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.fold_ = predictor.fold
         self.model_ = predictor.model
         self.likelihood_ = predictor.likelihood
+        self.recalibration_ = predictor.recalibration
         self.fit_diagnostics_ = predictor.diagnostics
         self.history_ = restored.history
         self.n_iter_ = restored.n_iter
@@ -526,6 +536,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         tensors = {
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
+            **({} if self.recalibration_ is None else add_prefix("recalibration", self.recalibration_.state_dict())),
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
@@ -588,6 +599,7 @@ class PredictiveEstimator(Estimator, ABC):
             seed=self.seed_,
             weight_draws=self.weight_draws,
             fold=self.fold_,
+            recalibration=self.recalibration_,
         )
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:

@@ -175,10 +175,18 @@ class NumberTask(_Rows):
         Distribution of the noise: option `likelihood`. None if the networks provide the scale of Gaussian noise.
     noise : {"learned", "input"} or float
         Scale of the noise: option `noise`.
+    recalibrate : bool
+        True if laws of the standardised residual are learned: option `recalibrate`.
     """
 
     law: str | None = None
     noise: "float | str" = "learned"
+    recalibrate: bool = False
+
+    @property
+    def is_recalibrated(self) -> bool:
+        """True if laws of the residual are learned: the law and the scale of the noise are not given by the user."""
+        return self.recalibrate and self.law == "auto" and isinstance(self.noise, str) and not self.density
 
     def shape_target(self, y: Any) -> Any:
         """Return the target unchanged."""

@@ -397,7 +397,7 @@ def _evaluate_numbers(
         p = cast(ContinuousPredictive, p)
         predictions.append(_predict_numbers(p, y[part], generator))
         if len(picked):
-            pictures.append(_picture_of_numbers(_take_rows(p, picked), y[part][picked]))
+            pictures.append(_picture_of_numbers(p.take(picked), y[part][picked]))
     rows = _NumberPredictions(**_concatenate([vars(part) for part in predictions]))
     distance = np.abs(rows.pit - 0.5)  # the central interval of level a contains y if this is at most a / 2
     inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
@@ -436,10 +436,6 @@ def _crps(mixture: Mixture, y: Floats, generator: torch.Generator) -> Floats:
         case Normal(loc, scale) if len(loc) <= _PAIRED:
             return metrics.crps_normal_mixture(y, mixture.weight, loc, scale)
     return metrics.crps_samples(y, mixture.sample(_DRAWS, generator))
-
-
-def _take_rows(p: ContinuousPredictive, index: Ints) -> ContinuousPredictive:
-    return replace(p, component=p.component.map_parameters(lambda values: values[:, index]))
 
 
 def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:

@@ -29,9 +29,9 @@ from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.posterior import student
-from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
+from fathomless.posterior.recalibration import Recalibration
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
@@ -73,7 +73,7 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
     probabilities = tuple(float(level) for level in levels)
     if not all(0.0 < p < 1.0 for p in probabilities):
         raise DataError(f"levels={list(levels)} was given; probabilities between 0 and 1 are allowed")
-    model, likelihood = estimator.model_, estimator.likelihood_
+    model, likelihood, recalibration = estimator.model_, estimator.likelihood_, estimator.recalibration_
     if model.device.type != "cpu":
         model, likelihood = copy.deepcopy(model).cpu(), copy.deepcopy(likelihood).cpu()
 
@@ -88,9 +88,17 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
         table = _student_table(likelihood.components(drawn.f[log_weight > -math.inf]))
 
     def predict(x: Tensor) -> dict[str, Tensor]:
-        f = draw(_encode(estimator.schema_, x)).f
+        encoded = _encode(estimator.schema_, x)
+        used = torch.nonzero(log_weight > -math.inf)[:, 0]
+        components = likelihood.components(draw(encoded).f[used])
         units = estimator._task().units(estimator.target_)
-        return _summarize(f, log_weight, likelihood, units, probabilities, table)
+        weights = log_weight[used].log_softmax(0)
+        if not isinstance(components, Component):
+            return {"probabilities": _average_classes(components, weights)}
+        laws = [(weights.exp()[:, None, None], components)]
+        if recalibration is not None:
+            laws = _recalibrate(laws[0], encoded.to(model.dtype), recalibration)
+        return _summarize(laws, units, probabilities, table)
 
     return trace(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
 
@@ -234,59 +242,79 @@ def _divides(divisor: float, number: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------------------------------------- outputs
 
 
+Law = tuple[Tensor, Component]  # weights of components, which broadcast to their parameters (S, N, T)
+
+
+def _average_classes(components: Classes | Indicators, log_weight: Tensor) -> Tensor:
+    """Return the class probabilities of a mixture with log weights (S,)."""
+    if isinstance(components, Classes):
+        return torch.logsumexp(log_weight[:, None, None] + components.log_probs, 0).exp()
+    return (log_weight.exp()[:, None, None] * components.logit.sigmoid()).sum(0)
+
+
+def _recalibrate(networks: Law, x: Tensor, recalibration: Recalibration) -> list[Law]:
+    """Return the law of the networks and the laws of the standardised residual, with their weights."""
+    mean, variance = _moments([networks])
+    laws = recalibration.law_parameters(x, mean, variance.sqrt())
+    share = recalibration.share[:, None]  # (C + 1, 1, T)
+    weight, component = networks
+    residual = [
+        (share[j] * law.log_weight.exp(), Normal(law.loc, law.log_scale.exp())) for j, law in enumerate(laws, start=1)
+    ]
+    return [(share[0] * weight, component), *residual]
+
+
+def _moments(laws: Sequence[Law]) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of a mixture, (N, T) each."""
+    means = [(weight * component.mean).sum(0) for weight, component in laws]
+    mean = torch.stack(means).sum(0)
+    parts = [(weight * (component.variance + (component.mean - mean).square())).sum(0) for weight, component in laws]
+    return mean, torch.stack(parts).sum(0)
+
+
 def _summarize(
-    f: Tensor,
-    log_weight: Tensor,
-    likelihood: Likelihood,
-    units: dict[str, Any],
-    levels: Sequence[float],
-    table: "_StudentTable | None",
+    laws: Sequence[Law], units: dict[str, Any], levels: Sequence[float], table: "_StudentTable | None"
 ) -> dict[str, Tensor]:
-    """Return the summary of a mixture of S networks, (S, N, K), for each row, in the user's units."""
-    used = torch.nonzero(log_weight > -math.inf)[:, 0]
-    log_weight = log_weight[used].log_softmax(0)
-    match likelihood.components(f[used]):
-        case Classes(log_p):
-            return {"probabilities": torch.logsumexp(log_weight[:, None, None] + log_p, 0).exp()}
-        case Indicators(logit):
-            return {"probabilities": (log_weight.exp()[:, None, None] * logit.sigmoid()).sum(0)}
-        case Component() as component:
-            weight = log_weight.exp()[:, None, None]
-            component = component.affine(*(torch.as_tensor(units[name]).double() for name in ("shift", "scale")))
-            mean = (weight * component.mean).sum(0)
-            variance = (weight * (component.variance + (component.mean - mean).square())).sum(0)
-            quantiles = _quantiles(weight, component, levels, table).movedim(0, -1)  # (N, T, L)
-            summary = {"mean": mean, "variance": variance, "quantiles": quantiles}
-            return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
+    """Return the summary of a mixture for each row, in the user's units."""
+    shift, scale = (torch.as_tensor(units[name]).double() for name in ("shift", "scale"))
+    laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
+    mean, variance = _moments(laws)
+    quantiles = _quantiles(laws, levels, table).movedim(0, -1)  # (N, T, L)
+    summary = {"mean": mean, "variance": variance, "quantiles": quantiles}
+    return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
 
 
-def _quantiles(
-    weight: Tensor, component: Component, levels: Sequence[float], table: "_StudentTable | None" = None
-) -> Tensor:
-    """Return the quantiles of mixtures with weights (S, 1, 1) and components (S, N, T), shape (L, N, T)."""
+def _quantiles(laws: Sequence[Law], levels: Sequence[float], table: "_StudentTable | None" = None) -> Tensor:
+    """Return the quantiles of a mixture, shape (L, N, T); the table is that of the first law."""
     p = torch.tensor(levels, dtype=torch.float64)[:, None, None]
     # the quantile of a mixture lies between the smallest and the largest quantile of its components; those of a
     # heavier-tailed distribution bound them in closed form
     heaviest = (2.0 * p - 1.0) / torch.sqrt(2.0 * p * (1.0 - p))  # quantile of Student's t with 2 degrees of freedom
-    bounds = component.loc + component.scale * heaviest.clamp_max(0.0)[:, None]
-    low = bounds.amin(1)
-    width = (component.loc + component.scale * heaviest.clamp_min(0.0)[:, None]).amax(1) - low
-    inverse = 1.0 / component.scale
-    start = -component.loc * inverse  # z = start + inverse * y
+    left, right = heaviest.clamp_max(0.0)[:, None], heaviest.clamp_min(0.0)[:, None]
+    low = torch.stack([(law.loc + law.scale * left).amin(1) for _, law in laws]).amin(0)
+    width = torch.stack([(law.loc + law.scale * right).amax(1) for _, law in laws]).amax(0) - low
+    inverses = [1.0 / component.scale for _, component in laws]
+    tables = [table, *(None for _ in laws[1:])]
+    parts = [(*law, inverse, own) for law, inverse, own in zip(laws, inverses, tables, strict=True)]
 
-    def excess(z: Tensor) -> Tensor:
-        return (weight * _cdf(component, z, table)).sum(-3) - p
+    def excess(y: Tensor) -> Tensor:
+        """Return F(y) - p for y (..., L, N, T)."""
+        y = y.unsqueeze(-3)
+        below = [(w * _cdf(c, (y - c.loc) * inverse, own)).sum(-3) for w, c, inverse, own in parts]
+        return torch.stack(below).sum(0) - p
+
+    def density(y: Tensor) -> Tensor:
+        y = y.unsqueeze(-3)
+        each = [(w * _density(c, (y - c.loc) * inverse, own) * inverse).sum(-3) for w, c, inverse, own in parts]
+        return torch.stack(each).sum(0)
 
     steps = torch.arange(1.0, _PARTS, dtype=torch.float64).view(-1, 1, 1, 1) / _PARTS
     for _ in range(_ROUNDS):
-        inside = low + steps * width  # (_PARTS - 1, L, N, T)
-        below = excess(start + inverse * inside[:, :, None]) <= 0.0
+        below = excess(low + steps * width) <= 0.0  # (_PARTS - 1, L, N, T)
         low, width = low + width * (below.double().sum(0) / _PARTS), width / _PARTS
     y = low + 0.5 * width
     for _ in range(_NEWTON):  # clipped to the bracket, since Newton's method may overshoot
-        z = start + inverse * y[:, None]
-        density = (weight * _density(component, z, table) * inverse).sum(1)
-        y = torch.minimum(torch.maximum(y - excess(z) / density.clamp_min(1e-300), low), low + width)
+        y = torch.minimum(torch.maximum(y - excess(y) / density(y).clamp_min(1e-300), low), low + width)
     return y
 
 

@@ -289,10 +289,16 @@ class NoiseOptions:
     noise : {"learned", "input"} or float
         Scale of the noise: "learned" for one scale per target, "input" for a scale that depends on the features, or a
         number for a fixed scale, in standard deviations of the target.
+    recalibrate : bool
+        Learn the law of the standardised residual given the row, from out-of-fold or held-out rows after training
+        (:mod:`fathomless.inference.out_of_fold.recalibration`): its width, skewness and modes. It is used if it
+        improves the cross-validated log-likelihood. It requires ``likelihood="auto"``, ``calibrate=True`` and no fixed
+        noise; other laws stay unchanged.
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
     noise: "float | str" = option("learned", "real", "learned", "input")
+    recalibrate: bool = option(True, "flag")
 
 
 #: Names of the options that affect neither predictions nor checkpoints.

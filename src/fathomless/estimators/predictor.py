@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import Indicators, Target
+from fathomless.data.targets import Indicators, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.encoding import ClassTask, NumberTask, Task
 from fathomless.estimators.networks import Networks
@@ -28,6 +28,7 @@ from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
+from fathomless.posterior.recalibration import Recalibration, read_recalibration
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import bounds, checks, io, memory, nonfinite
 from fathomless.system.errors import DataError, DivergenceError, FileError
@@ -81,6 +82,8 @@ class Predictor:
         Number of weight draws of a prediction, for sampled weights.
     fold : ndarray of int, shape (R, N), optional
         Fold of each training row, if networks were cross-fitted.
+    recalibration : Recalibration, optional
+        Laws of the standardised residual.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Predictor:
     seed: int
     weight_draws: int
     fold: Array | None = None
+    recalibration: Recalibration | None = None
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
@@ -160,6 +164,9 @@ class Predictor:
                 if networks_of is not None:
                     draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
                 chunk = predictive(draws, likelihood, **units)
+                if self.recalibration is not None and isinstance(chunk, ContinuousPredictive):
+                    of_row = None if fold is None else np.asarray(fold)[0, start : start + PREDICTED_AT_ONCE]
+                    chunk = _recalibrate(chunk, x, self.recalibration, units, of_row)
             yield chunk
 
     def _held_out_networks(self, fold: Any, count: int) -> Array | None:
@@ -263,6 +270,12 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
     model = _build_models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
+    recalibration = None
+    if isinstance(target, TargetScale):
+        with bounds.limit_parameters(sum(tensor.numel() for tensor in saved.tensors.values())):
+            recalibration = read_recalibration(
+                _under("recalibration/", saved.tensors), len(target.mean), task.width(schema)
+            )
     model.to(device)  # after rebuild, which adds parts
     for prefix, module in (("model/", model), ("likelihood/", likelihood)):
         state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
@@ -281,6 +294,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             seed=meta["seed"],
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
+            recalibration=recalibration,
         ),
         history=nonfinite.decode_nonfinite(meta["history"]),
         n_iter=meta["n_iter"],
@@ -290,6 +304,10 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         names=tuple(meta["feature_names_in"]),
         device=str(meta.get("device", "cpu")),
     )
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _build_models(
@@ -394,6 +412,22 @@ def name_errors(name: str) -> Iterator[None]:
         if len(error.args) and name not in str(error):
             error.args = (f"{name}: {error}", *error.args[1:])
         raise
+
+
+def _recalibrate(
+    prediction: ContinuousPredictive, x: Tensor, recalibration: Recalibration, units: Mapping[str, Any], fold: Any
+) -> ContinuousPredictive:
+    """Add the laws of the standardised residual to a prediction of encoded rows (N, D).
+
+    `units` are those of :meth:`~fathomless.estimators.encoding.NumberTask.units`. For out-of-fold predictions `fold`,
+    (N,), selects the networks that were not fitted to a row.
+    """
+    shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
+    law = prediction.network_mixture
+    of_row = None if fold is None else torch.as_tensor(np.asarray(fold, dtype=np.int64), device="cpu")
+    laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, of_row)
+    laws = tuple(each.affine(shift, scale) for each in laws)
+    return replace(prediction, share=recalibration.share, residual_laws=laws)
 
 
 def _select_networks(draws: Draws, numbers: Array) -> Draws:

@@ -273,7 +273,8 @@ class Regressor(NoiseOptions, BaseRegressor, ABC):
     """Base class of regressors with a choice of the noise distribution."""
 
     def _task(self) -> NumberTask:
-        return NumberTask(law=self.likelihood, noise=self.noise)
+        calibrate = bool(self._current_options().get("calibrate", True))
+        return NumberTask(law=self.likelihood, noise=self.noise, recalibrate=self.recalibrate and calibrate)
 
 
 class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]

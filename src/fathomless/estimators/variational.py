@@ -16,6 +16,7 @@ from fathomless.estimators.finalize import automatic_members
 from fathomless.estimators.last_layer import fit_heads_in_sample
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
+from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.strategies import SVI, CrossFit, SearchOptions, Then, TrainingPlan
 from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.runs.distributed import ranks
@@ -262,4 +263,4 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     for estimator, problem, table, fitted in zip(estimators, problems, prepared, fits, strict=True):
         if problem.head != "point":
             fitted = fit_heads_in_sample(fitted, problem.head, table, calibrate=estimator.calibrate)
-        estimator._store(table, fitted)
+        estimator._store(table, recalibrate(fitted, table, problem))

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows, safe_unit
+from fathomless.posterior.mixtures import Component, Mixture, concatenate_mixtures, concatenate_rows, safe_unit
+from fathomless.posterior.pool import Pool
 from fathomless.posterior.uncertainty import Groups, Spread, Uncertainty, decompose, estimate_spread, standard_error
 from fathomless.system import checks
 from fathomless.system.draws import multinomial
@@ -34,6 +35,7 @@ __all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "V
 Values = npt.ArrayLike | Tensor
 #: Names of classes.
 Labels = npt.NDArray[Any]
+_NUMBERS = 1 << 22  # numbers in an array of components of a sample
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 
 
@@ -183,10 +185,24 @@ class ContinuousPredictive(Predictive):
         Law of the targets under each drawn network.
     squeeze : bool
         True if the axis of targets is dropped; then T is 1.
+    share : Tensor of float64, shape (C + 1, T), optional
+        Weights of the law of the networks and of C laws of the standardised residual, for each target; see
+        :mod:`fathomless.posterior.recalibration`. None if the law of the networks is the prediction.
+    residual_laws : sequence of C Mixture, batch (N, T)
+        These laws, in units of the targets.
+
+    Notes
+    -----
+    With laws of the residual, the marginal law of each target is a pool of laws. Its density, moments and quantiles are
+    those of the pool. The dependence between targets, and between rows of a sample, is that of the networks: each
+    target chooses one of the laws, and a value of the networks' law is mapped to the value of the chosen law that has
+    the same probability below it. Given a network, targets and rows are independent.
     """
 
     component: Component
     squeeze: bool = False
+    share: Tensor | None = field(default=None, kw_only=True)
+    residual_laws: Sequence[Mixture] = field(default=(), kw_only=True)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,13 +212,22 @@ class ContinuousPredictive(Predictive):
     @property
     def nbytes(self) -> int:
         """Size of the parameters of all components in bytes."""
-        return sum(getattr(self.component, part.name).nbytes for part in fields(self.component))
+        laws = [self.component, *(law.component for law in self.residual_laws)]
+        weights = sum(law.log_weight.nbytes for law in self.residual_laws)
+        return weights + sum(getattr(law, part.name).nbytes for law in laws for part in fields(law))
 
     @cached_property
-    def mixture(self) -> Mixture:
-        """The marginal law of each row and column, batch (N, T)."""
+    def network_mixture(self) -> Mixture:
+        """The marginal law of each row and column by the networks alone, batch (N, T)."""
         with torch.enable_grad():  # the result is cached, and a later caller may need gradients
             return Mixture(self.log_weight, self.component)
+
+    @cached_property
+    def mixture(self) -> Mixture | Pool:
+        """The marginal law of each row and column, batch (N, T)."""
+        if self.share is None:
+            return self.network_mixture
+        return Pool(self.share, (self.network_mixture, *self.residual_laws))
 
     @property
     def mean(self) -> Tensor:
@@ -238,7 +263,7 @@ class ContinuousPredictive(Predictive):
         exact, and for a single draw, whose variance cannot be estimated. All rows share the draws. Their errors are
         therefore correlated, and the error of a mean over many rows need not be smaller.
         """
-        unit = safe_unit(self.mixture.variance, self.mixture.std)
+        unit = safe_unit(self.network_mixture.variance, self.network_mixture.std)
         return self._squeeze(unit * self._error(self.component.mean / unit))
 
     def cdf(self, y: Values) -> Tensor:
@@ -317,11 +342,33 @@ class ContinuousPredictive(Predictive):
         return self.log_prob_and_error(y)[0]
 
     def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
-        """Return the log density of the targets of each row and its Monte Carlo error, both (N,), in nats."""
-        log_density = self.component.log_prob(self._broadcast(y)).sum(-1)  # (S, N)
-        log_p = torch.logsumexp(self.log_weight[:, None] + log_density, 0)
-        relative = (log_density - log_p).exp()  # delta method: the error of log p is that of p relative to p
+        """Return the log density of the targets of each row and its Monte Carlo error, both (N,), in nats.
+
+        The error is that of the law of the networks.
+        """
+        values = self._broadcast(y)  # (N, T)
+        log_density = self.component.log_prob(values)  # (S, N, T)
+        if self.share is not None and values.shape[-1] == 1:
+            # sums over networks are those of the pool, which needs no quantiles
+            log_p = self.mixture.log_prob(values).sum(-1)
+            relative = (log_density.sum(-1) - self.network_mixture.log_prob(values).sum(-1)).exp()
+            return log_p, self._error(relative)
+        if self.share is not None:
+            log_density = self._pool_given_network(values, log_density)
+        log_joint = log_density.sum(-1)  # (S, N)
+        log_p = torch.logsumexp(self.log_weight[:, None] + log_joint, 0)
+        relative = (log_joint - log_p).exp()  # delta method: the error of log p is that of p relative to p
         return log_p, self._error(relative)
+
+    def _pool_given_network(self, y: Tensor, log_density: Tensor) -> Tensor:
+        """Return the log density of each target given a network, (S, N, T), from that of the networks' law."""
+        assert self.share is not None
+        terms = [self.share[0].log() + log_density]
+        for share, law in zip(self.share[1:], self.residual_laws, strict=True):
+            source = _map_quantiles(law, self.network_mixture, y)
+            change = law.log_prob(y) - self.network_mixture.log_prob(source)  # log of the derivative of the map
+            terms.append(share.log() + self.component.log_prob(source) + change)
+        return torch.logsumexp(torch.stack(terms), 0)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw from the joint law, shape (n, N, T) or (n, N).
@@ -329,7 +376,16 @@ class ContinuousPredictive(Predictive):
         The rows and columns of a sample share one drawn network. Given the network, their noise is independent.
         """
         index = self._networks(n, generator)
-        return self._squeeze(self.component.map_parameters(lambda t: t[index]).sample(generator))
+        values = self.component.map_parameters(lambda t: t[index]).sample(generator)
+        if self.share is not None:
+            choice = multinomial(self.share.T, math.prod(values.shape[:2]), generator)  # (T, n N)
+            choice = choice.T.reshape(values.shape)
+            for j, law in enumerate(self.residual_laws, 1):
+                if bool((choice == j).any()):
+                    at_once = max(1, _NUMBERS // (values[0].numel() * len(self.log_weight)))
+                    parts = [_map_quantiles(self.network_mixture, law, part) for part in values.split(at_once)]
+                    values = torch.where(choice == j, torch.cat(parts), values)
+        return self._squeeze(values)
 
     def uncertainty(self) -> Uncertainty:
         r"""Split the variance by the law of total variance.
@@ -342,19 +398,30 @@ class ContinuousPredictive(Predictive):
         of the last two terms is divided by unbiased estimates of both. Otherwise a part of the differences between
         networks would be attributed to structure. Networks with different weights of the structures are averaged
         without this correction.
+
+        With laws of the residual, weights and structure are those of the networks, and noise is the rest of the
+        variance. If the variance of the prediction is smaller than the sum of weights and structure, they are reduced
+        by a common factor.
         """
         groups = Groups.of(self.log_weight, self.structure)
         means = self.component.mean  # (S, N, T)
+        noise = groups.across(groups.within(self.component.variance))
+        total = self.mixture.variance
         if (estimates := self._spread(means)) is not None:
-            noise = groups.across(groups.within(self.component.variance))
-            return decompose(noise, self.mixture.variance, estimates, self._squeeze)
+            if self.share is not None:
+                noise = (total - (self.network_mixture.variance - noise).clamp_min(0.0)).clamp_min(0.0)
+            return decompose(noise, total, estimates, self._squeeze)
         group_means = groups.within(means)  # (G, N, T)
         mean = groups.across(group_means)  # (N, T)
-        noise = groups.across(groups.within(self.component.variance))
         weights = groups.across(groups.within((means - group_means[groups.member]).square()))
         structure = groups.across((group_means - mean).square())
+        if self.share is not None:
+            rest = weights + structure
+            factor = (total / rest.clamp_min(torch.finfo(rest.dtype).tiny)).clamp_max(1.0)
+            weights, structure = factor * weights, factor * structure
+            noise = (total - rest).clamp_min(0.0)
         noise, weights, structure = map(self._squeeze, (noise, weights, structure))
-        return Uncertainty(noise, weights, structure, self.variance)
+        return Uncertainty(noise, weights, structure, self._squeeze(total))
 
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
         """Return summaries of the distribution as columns, one value for each row.
@@ -377,8 +444,15 @@ class ContinuousPredictive(Predictive):
     def concatenate(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
-        check_alike([self, *others], [chunk.squeeze for chunk in chunks])
-        return replace(self, component=concatenate_rows([chunk.component for chunk in chunks]))
+        check_alike([self, *others], [(chunk.squeeze, len(chunk.residual_laws)) for chunk in chunks])
+        laws = [concatenate_mixtures(parts) for parts in zip(*(c.residual_laws for c in chunks), strict=True)]
+        component = concatenate_rows([chunk.component for chunk in chunks])
+        return replace(self, component=component, residual_laws=tuple(laws))
+
+    def take(self, rows: Any) -> Self:
+        """Return the prediction of some rows, given by an index or a mask."""
+        component = self.component.map_parameters(lambda values: values[:, rows])
+        return replace(self, component=component, residual_laws=tuple(law.take(rows) for law in self.residual_laws))
 
     def _squeeze(self, values: Tensor) -> Tensor:
         return values.squeeze(-1) if self.squeeze else values
@@ -570,6 +644,17 @@ def _known_parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
 def _entropy(probs: Tensor) -> Tensor:
     entropy: Tensor = torch.special.entr(probs).sum(-1)
     return entropy
+
+
+def _map_quantiles(source: Mixture, target: Mixture, y: Tensor) -> Tensor:
+    """Map values (..., N, T) of one law to those of another that have the same probability below them."""
+    lower = y <= source.mean
+    sign = torch.where(lower, 1.0, -1.0).to(y)
+    tail = source.tail(y, sign)  # of the near side, for a small relative error
+    # the probability is replaced by 1/2 where it is not used, so that no value is infinite
+    quantile = target.icdf(torch.where(lower, tail, 0.5))
+    exceeded = target.isf(torch.where(lower, 0.5, tail))
+    return torch.where(lower, quantile, exceeded)
 
 
 def check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "CrossFitDiagnostics",
     "Diagnostics",
     "EqualRows",
+    "RecalibrationFit",
     "Record",
     "StructureWeights",
 ]
@@ -96,17 +97,53 @@ class EqualRows(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecalibrationFit(Record):
+    """Recalibration of a target; see :mod:`fathomless.inference.out_of_fold.recalibration`.
+
+    Attributes
+    ----------
+    weights : mapping of str to float
+        Weight of the law of the networks ("networks") and of each law of the standardised residual.
+    gain, error : float
+        Cross-validated gain in log-likelihood over the law of the networks, in nats per row, and its standard error.
+    rows : int
+        Number of out-of-fold rows.
+    steps : mapping of str to int
+        Number of training steps of each law.
+    """
+
+    weights: Mapping[str, float]
+    gain: float
+    error: float
+    rows: int
+    steps: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        """Check that weights and steps are mappings."""
+        if not isinstance(self.weights, dict) or not isinstance(self.steps, dict) or "networks" not in self.weights:
+            raise DataError("its recalibration lacks the weights of the laws")
+
+    @property
+    def used(self) -> bool:
+        """True if a law of the residual has weight."""
+        return self.weights["networks"] < 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnostics(Record):
     """Diagnostics of a fit.
 
     Attributes
     ----------
+    recalibration : tuple of T RecalibrationFit
+        Recalibration of each target; empty if it was not fitted.
     repeats : EqualRows, optional
         Duplicate rows of the table, if there are any.
     resumed : tuple of mapping
         Versions of the packages in earlier parts of a resumed fit, if they differ from those at its end.
     """
 
+    recalibration: tuple[RecalibrationFit, ...] = field(default=(), metadata={"of": RecalibrationFit})
     repeats: EqualRows | None = field(default=None, metadata={"of": EqualRows})
     resumed: tuple[Mapping[str, str], ...] = ()
 

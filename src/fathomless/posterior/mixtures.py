@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior import student
-from fathomless.posterior.quantile_gradients import attach_derivatives
+from fathomless.posterior.quantile_gradients import attach_derivatives, attach_first_derivatives
 from fathomless.system.draws import exponential, multinomial, normal, uniform
 from fathomless.system.errors import DataError
 
@@ -36,8 +36,10 @@ __all__ = [
     "Mixture",
     "Normal",
     "StudentT",
+    "concatenate_mixtures",
     "concatenate_rows",
     "safe_unit",
+    "solve_quantile",
 ]
 
 Values = npt.ArrayLike | Tensor
@@ -328,8 +330,9 @@ class Mixture:
 
     Parameters
     ----------
-    log_weight : Tensor, shape (S,)
-        Log weights, normalised here. Components with the log weight minus infinity are removed.
+    log_weight : Tensor, shape (S,) or (S, *batch)
+        Log weights, normalised here: the same for all elements of the batch, or different ones, which must be finite.
+        Components with the log weight minus infinity are removed.
     component : Component, parameters of shape (S, *batch)
         Laws of the mixture; in predictions the batch is (N, T).
 
@@ -354,18 +357,20 @@ class Mixture:
     def __post_init__(self) -> None:
         log_weight = _to_double(self.log_weight)
         draws = len(self.component.loc) if self.component.loc.ndim else 0
-        if log_weight.shape != (draws,) or not draws:
+        if log_weight.shape not in ((draws,), self.component.loc.shape) or not draws:
             raise DataError(
                 f"a mixture was given log weights of shape {tuple(log_weight.shape)} and components of shape "
-                f"{tuple(self.component.loc.shape)}; allowed are (S,) and (S, ...): give one weight for each"
+                f"{tuple(self.component.loc.shape)}; allowed are (S,) or (S, *batch), and (S, *batch): give one weight "
+                "for each"
             )
         total = torch.logsumexp(log_weight, 0)
-        if not total.isfinite():
+        if not total.isfinite().all():
             raise DataError(
-                f"the log weights of a mixture sum to exp({total.item()}); allowed is any positive, "
+                f"the log weights of a mixture sum to exp({total.flatten()[0].item()}); allowed is any positive, "
                 "finite sum: give at least one finite log weight, and neither NaN nor plus infinity"
             )
-        keep = log_weight > -math.inf
+        common = log_weight.ndim == 1
+        keep = log_weight > -math.inf if common else torch.ones(draws, dtype=torch.bool, device="cpu")
         component = self.component.map_parameters(lambda t: t[keep])
         if not component.valid.all():
             raise DataError(
@@ -378,7 +383,7 @@ class Mixture:
 
     @cached_property
     def weight(self) -> Tensor:
-        """Weights of the components, without those removed, shape (S,)."""
+        """Weights of the components, without those removed, shape (S,) or (S, *batch)."""
         with torch.enable_grad():  # the result is cached, and a later caller may need gradients
             return torch.softmax(self.log_weight, 0)
 
@@ -451,7 +456,8 @@ class Mixture:
         The result is exact to rounding in p. If the density is almost zero between modes, the error of y is larger by
         the factor 1 / density. First and second derivatives follow from the equation F(y) = p. Derivatives in centres
         and scales are correct even if the density underflows. The others are quotients by the density, which is
-        bounded below at 1e-304 so that they do not overflow.
+        bounded below at 1e-304 so that they do not overflow. If weights differ between the elements of the batch,
+        there are first derivatives only.
         """
         prob = self._broadcast(p)  # (..., 1, *batch)
         if not ((prob >= 0) & (prob <= 1)).all():
@@ -470,8 +476,12 @@ class Mixture:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n times, independently for each element of the batch; shape (n, *batch)."""
-        count = n * self.batch_shape.numel()
-        index = multinomial(self.weight, count, generator).view(n, *self.batch_shape)
+        count = self.batch_shape.numel()
+        if self.weight.ndim == 1:
+            index = multinomial(self.weight, n * count, generator).view(n, *self.batch_shape)
+        else:
+            rows = self.weight.reshape(len(self.weight), count).T  # (count, S)
+            index = multinomial(rows, n, generator).T.reshape(n, *self.batch_shape)
         return self.component.map_parameters(lambda t: t.gather(0, index)).sample(generator)
 
     def affine(self, shift: Values, scale: Values) -> "Mixture":
@@ -484,12 +494,17 @@ class Mixture:
         """
         return Mixture(self.log_weight, self.component.affine(_to_double(shift), _to_double(scale)))
 
+    def take(self, rows: Any) -> "Mixture":
+        """Return the laws of some elements of the first axis of the batch, given by an index or a mask."""
+        log_weight = self.log_weight[:, rows] if self.log_weight.ndim > 1 else self.log_weight
+        return Mixture(log_weight, self.component.map_parameters(lambda values: values[:, rows]))
+
     @property
     def _draw_axis(self) -> int:
         return -len(self.batch_shape) - 1
 
     def _align(self, weight: Tensor) -> Tensor:
-        return weight.view(-1, *[1] * len(self.batch_shape))  # (S, 1, ...)
+        return weight if weight.ndim > 1 else weight.view(-1, *[1] * len(self.batch_shape))  # (S, 1, ...)
 
     def _average(self, values: Tensor) -> Tensor:
         """Weighted sum over draws: (..., S, *batch) to (..., *batch)."""
@@ -520,40 +535,78 @@ class Mixture:
         parts = [getattr(self.component, part.name) for part in fields(self.component)]
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in (p, self.log_weight, *parts)):
             return y
+        if self.log_weight.ndim > 1:
+            return attach_first_derivatives(y, p.squeeze(self._draw_axis), self.cdf(y), self.log_prob(y))
         return attach_derivatives(y, p, self.log_weight, type(self.component), parts)
 
     @torch.no_grad()
     def _solve(self, p: Tensor) -> Tensor:
-        """Solve F(y) = p for 0 < p < 1 by a safeguarded Newton method, from (..., 1, *batch) to (..., *batch)."""
+        """Solve F(y) = p for 0 < p < 1, from (..., 1, *batch) to (..., *batch)."""
         axis = self._draw_axis
-        quantiles = self.component.icdf(p)  # (..., S, *batch)
-        low, high = quantiles.amin(axis), quantiles.amax(axis)  # (..., *batch)
-        y = torch.minimum(torch.maximum(self._average(quantiles), low), high)
-        # solve for the smaller tail and in logarithms, so that small probabilities keep their relative precision
-        sign = torch.where(p <= 0.5, 1.0, -1.0)  # 1 for the lower tail, -1 for the upper
-        side = sign.squeeze(axis)
-        target = torch.log(torch.where(p <= 0.5, p, 1.0 - p)).squeeze(axis)
-        rounding = 4e-15 * (1.0 - target)  # error of the logarithm near the target
-        last = high - low
-        active = torch.ones_like(y, dtype=torch.bool)
-        for _ in range(_ITERATIONS):
-            z = self.component.standardise(y.unsqueeze(axis))  # (..., S, *batch)
-            tail = self._average(self.component.standard_cdf(sign * z))
-            density = self._average(self.component.standard_log_prob(z).exp() / self.component.scale)
-            excess = side * (tail.log() - target)  # increases with y
-            low = torch.where(excess < 0, y, low)
-            high = torch.where(excess < 0, high, y)
-            newton = y - excess * tail / density  # the derivative of the log of the tail is density / tail
-            active &= (excess.abs() > rounding) & (newton != y) & (high > low)
-            # bisect if Newton leaves the bracket or converges slower than bisection would
-            safe = (newton > low) & (newton < high) & ((newton - y).abs() < 0.5 * last)
-            proposal = torch.where(safe, newton, low + 0.5 * (high - low))
-            last = (proposal - y).abs()
-            y = torch.where(active, proposal, y)
-            active &= last > 4e-16 * y.abs()
-            if not active.any():
-                break
-        return y
+        low, high, start = self.bracket(p.squeeze(axis))
+        return solve_quantile(p.squeeze(axis), (low, high), start, self.tail_and_density)
+
+    def bracket(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the smallest, the largest and the average quantile of the components, shaped like p."""
+        quantiles = self.component.icdf(p.unsqueeze(self._draw_axis))  # (..., S, *batch)
+        return quantiles.amin(self._draw_axis), quantiles.amax(self._draw_axis), self._average(quantiles)
+
+    def tail_and_density(self, y: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probability below y where the sign is 1, and above y where it is -1; and the density at y."""
+        z = self.component.standardise(y.unsqueeze(self._draw_axis))  # (..., S, *batch)
+        tail = self._average(self.component.standard_cdf(sign.unsqueeze(self._draw_axis) * z))
+        return tail, self._average(self.component.standard_log_prob(z).exp() / self.component.scale)
+
+    def tail(self, y: Tensor, sign: Tensor) -> Tensor:
+        """Return the probability below y where the sign is 1, and above y where it is -1."""
+        z = self.component.standardise(y.unsqueeze(self._draw_axis))  # (..., S, *batch)
+        return self._average(self.component.standard_cdf(sign.unsqueeze(self._draw_axis) * z)).clamp_max(1.0)
+
+
+def solve_quantile(
+    p: Tensor,
+    bracket: tuple[Tensor, Tensor],
+    start: Tensor,
+    tail_and_density: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> Tensor:
+    """Solve F(y) = p for 0 < p < 1 by a safeguarded Newton method.
+
+    Parameters
+    ----------
+    p : Tensor
+        Probabilities.
+    bracket : (Tensor, Tensor)
+        Values below and above the solution, shaped like p.
+    start : Tensor
+        Start of the iteration, shaped like p.
+    tail_and_density : callable
+        Function of y and a sign, both shaped like p. It returns the probability below y for the sign 1, or above y for
+        the sign -1, and the density at y.
+    """
+    low, high = bracket
+    y = torch.minimum(torch.maximum(start, low), high)
+    # solve for the smaller tail and in logarithms, so that small probabilities keep their relative precision
+    sign = torch.where(p <= 0.5, 1.0, -1.0)  # 1 for the lower tail, -1 for the upper
+    target = torch.log(torch.where(p <= 0.5, p, 1.0 - p))
+    rounding = 4e-15 * (1.0 - target)  # error of the logarithm near the target
+    last = high - low
+    active = torch.ones_like(y, dtype=torch.bool)
+    for _ in range(_ITERATIONS):
+        tail, density = tail_and_density(y, sign)
+        excess = sign * (tail.log() - target)  # increases with y
+        low = torch.where(excess < 0, y, low)
+        high = torch.where(excess < 0, high, y)
+        newton = y - excess * tail / density  # the derivative of the log of the tail is density / tail
+        active &= (excess.abs() > rounding) & (newton != y) & (high > low)
+        # bisect if Newton leaves the bracket or converges slower than bisection would
+        safe = (newton > low) & (newton < high) & ((newton - y).abs() < 0.5 * last)
+        proposal = torch.where(safe, newton, low + 0.5 * (high - low))
+        last = (proposal - y).abs()
+        y = torch.where(active, proposal, y)
+        active &= last > 4e-16 * y.abs()
+        if not active.any():
+            break
+    return y
 
 
 def safe_unit(variance: Tensor, size: Tensor) -> Tensor:
@@ -583,6 +636,19 @@ def concatenate_rows(components: Sequence[C]) -> C:
         )
     names = [field.name for field in fields(first)]
     return replace(first, **{name: torch.cat([getattr(c, name) for c in components], 1) for name in names})
+
+
+def concatenate_mixtures(parts: Sequence[Mixture]) -> Mixture:
+    """Concatenate mixtures along the first axis of their batch; weights that the rows share are those of the first.
+
+    Raises
+    ------
+    DataError
+        As :func:`concatenate_rows`.
+    """
+    first = parts[0].log_weight
+    log_weight = torch.cat([part.log_weight for part in parts], 1) if first.ndim > 1 else first
+    return Mixture(log_weight, concatenate_rows([part.component for part in parts]))
 
 
 def _to_double(values: Values) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["attach_derivatives"]
+__all__ = ["attach_derivatives", "attach_first_derivatives"]
 
 _MOST = 700.0  # log of the largest quotient by a density, so that sums of a few are finite
 
@@ -35,6 +35,22 @@ def attach_derivatives(y: Tensor, p: Tensor, log_weight: Tensor, family: type, p
     """
     quantiles: Tensor = _Root.apply(y, family, p, log_weight, *parts)
     return quantiles
+
+
+def attach_first_derivatives(y: Tensor, p: Tensor, below: Tensor, log_density: Tensor) -> Tensor:
+    """Return quantiles as functions with first derivatives, by implicit differentiation of F(y) = p.
+
+    Parameters
+    ----------
+    y, p : Tensors
+        Quantiles and their probabilities.
+    below, log_density : Tensors
+        Probability below y as a differentiable function of the parameters of the law, and the log density at y.
+    """
+    if not (below.requires_grad or p.requires_grad):
+        return y
+    excess = p - below
+    return y + (excess - excess.detach()) * (-log_density.detach()).clamp_max(_MOST).exp()  # the value is y
 
 
 class _Root(torch.autograd.Function):

@@ -19,6 +19,7 @@ from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, re
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
+from fathomless.posterior.recalibration import Recalibration
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
@@ -26,6 +27,7 @@ __all__ = [
     "Best",
     "Fitted",
     "Run",
+    "add_prefix",
     "check",
     "find_first_part",
     "find_nonfinite",
@@ -129,6 +131,8 @@ class Fitted:
         planned length.
     diagnostics : Diagnostics
         Diagnostics of the inference.
+    recalibration : Recalibration, optional
+        Laws of the standardised residual, learned after the inference.
     warnings : tuple of str
         One sentence for each goal that the inference did not reach; an estimator issues them as warnings.
     """
@@ -146,6 +150,7 @@ class Fitted:
     diverged: tuple[int, ...] = ()
     resumable: bool = False
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
+    recalibration: Recalibration | None = field(default=None, repr=False)
     warnings: tuple[str, ...] = ()
 
 
@@ -236,9 +241,9 @@ class Run(ResumableRun):
     def tensors(self) -> dict[str, Tensor]:
         """Return the state's tensors by name, not copied."""
         state = {
-            **_add_prefix("model", self.model.state_dict()),
-            **_add_prefix("likelihood", self.likelihood.state_dict()),
-            **_add_prefix("best", self.best.state),
+            **add_prefix("model", self.model.state_dict()),
+            **add_prefix("likelihood", self.likelihood.state_dict()),
+            **add_prefix("best", self.best.state),
             "generator/order": self.order.get_state(),
             "generator/noise": self.noise.get_state(),
         }
@@ -464,7 +469,7 @@ def _optimizer(t: Training) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _add_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def add_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the entries with a prefix before their names."""
     return {f"{prefix}/{name}": value for name, value in state.items()}
 

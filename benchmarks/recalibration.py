@@ -1,0 +1,171 @@
+"""Gain of the recalibration: scores of the same fit with and without the laws of the standardised residual.
+
+Made tables have noise of one scale, of a scale that depends on a column, skewed, two-moded, heavy-tailed, counted and
+zero-inflated targets. The oracle is the log density of the law that made the table. Published splits of real tables are
+read from the folder of the environment variable FATHOMLESS_DATA.
+
+    python benchmarks/recalibration.py made --rows 40 100 300 --seeds 3
+    python benchmarks/recalibration.py real --tables yacht concrete energy --splits 2
+"""
+
+import argparse
+import math
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fathomless
+from fathomless import UnboundedDepthRegressor
+from fathomless.data import datasets
+from fathomless.posterior.distributions import ContinuousPredictive
+
+KINDS = ("even", "quiet", "friedman", "uneven", "skewed", "two_modes", "lognormal", "t3", "counts", "zeros")
+REAL = ("yacht", "boston", "concrete", "energy", "wine_red", "kin8nm", "power", "protein", "naval")
+COLUMNS = ("log_likelihood", "rmse", "coverage", "narrow", "wide", "worst")
+
+
+def make(kind: str, rows: int, seed: int) -> tuple[Any, Any, float]:
+    """Return features, target, and the mean log density of the law that made them (NaN for mixed laws)."""
+    rng = np.random.default_rng([seed, rows, KINDS.index(kind)])
+    X = rng.uniform(-2.0, 2.0, (rows, 4))
+    f = np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1]
+    match kind:
+        case "even" | "quiet":
+            law = stats.norm(f, 0.5 if kind == "even" else 0.1)
+        case "friedman":
+            X = rng.uniform(0.0, 1.0, (rows, 10))
+            f = 10.0 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20.0 * (X[:, 2] - 0.5) ** 2 + 10.0 * X[:, 3] + 5.0 * X[:, 4]
+            law = stats.norm(f, 1.0)
+        case "uneven":
+            law = stats.norm(f, 0.1 * np.exp(0.55 * (X[:, 2] + 2.0)))
+        case "skewed":
+            law = stats.expon(f - 0.5, 0.5)
+        case "lognormal":
+            law = stats.lognorm(0.5, scale=np.exp(f))
+        case "t3":
+            law = stats.t(3.0, f, 0.3)
+        case "two_modes":
+            centre = 0.7 * (1.0 + 0.3 * X[:, 2])
+            y = f + np.where(rng.random(rows) < 0.5, -centre, centre) + 0.15 * rng.normal(size=rows)
+            parts = [stats.norm(f + sign * centre, 0.15).pdf(y) for sign in (-1.0, 1.0)]
+            return X, y, float(np.log(0.5 * (parts[0] + parts[1])).mean())
+        case "counts":
+            counts = stats.poisson(np.exp(1.0 + f))
+            y = counts.rvs(random_state=rng)
+            return X, y.astype(np.float64), float(counts.logpmf(y).mean())
+        case _:
+            y = np.where(
+                rng.random(rows) < 1.0 / (1.0 + np.exp(-X[:, 2])), 0.0, np.exp(f + 0.5 * rng.normal(size=rows))
+            )
+            return X, y, math.nan
+    y = law.rvs(random_state=rng)
+    return X, y, float(law.logpdf(y).mean())
+
+
+def score(p: ContinuousPredictive, y: Any) -> list[float]:
+    """Return the scores of a prediction in the order of COLUMNS."""
+    log_p = np.asarray(p.log_prob(y))
+    below = np.asarray(p.cdf(y))
+    inside = (below > 0.05) & (below < 0.95)
+    low, high = (np.asarray(bound) for bound in p.interval(0.9))
+    narrow = high - low <= np.median(high - low)
+    error = np.asarray(p.mean) - y
+    shares = (inside.mean(), inside[narrow].mean(), inside[~narrow].mean() if (~narrow).any() else math.nan)
+    return [log_p.mean(), math.sqrt(np.mean(error**2)), *shares, log_p.min()]
+
+
+def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int) -> dict[str, Any]:
+    """Fit once, and score new rows without and with the recalibration."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator = UnboundedDepthRegressor(random_state=seed).fit(X, y)
+    seconds = time.perf_counter() - start
+    after: Any = estimator.predict_dist(new_X)
+    if not isinstance(after, ContinuousPredictive):
+        after = after.continuous
+    before = replace(after, share=None, residual_laws=())
+    fits = estimator.fit_diagnostics_.recalibration
+    weights = [round(weight, 2) for weight in fits[0].weights.values()] if fits else []
+    gain = fits[0].gain if fits else 0.0
+    return {
+        "before": score(before, new_y),
+        "after": score(after, new_y),
+        "weights": weights,
+        "gain": gain,
+        "seconds": seconds,
+    }
+
+
+def tables(options: argparse.Namespace) -> Iterator[tuple[str, int, Any, Any, Any, Any, float]]:
+    """Yield name, seed, training rows, new rows and the oracle of every table."""
+    if options.tables_of == "made":
+        for rows in options.rows:
+            for kind in options.kinds:
+                for seed in range(options.seeds):
+                    X, y, _ = make(kind, rows, seed)
+                    new_X, new_y, oracle = make(kind, 3000, 10**6 + seed)
+                    yield f"{kind} {rows}", seed, X, y, new_X, new_y, oracle
+        return
+    for name in options.tables:
+        table = datasets.load(name)
+        for split in range(options.first, options.first + options.splits):
+            train, test = table.splits[split]
+            assert table.y is not None
+            yield name, split, table.X[train], table.y[train], table.X[test], table.y[test], math.nan
+
+
+def main() -> None:
+    """Print a line for each fit, and the paired means of every table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables_of", choices=("made", "real"))
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--rows", nargs="+", type=int, default=[40, 100, 300])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tables", nargs="+", default=["yacht", "boston", "concrete", "energy"], choices=REAL)
+    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        f"fathomless {fathomless.__version__}, torch {torch.__version__}, {platform.machine()}, 1 thread, "
+        f"{datetime.now(UTC):%Y-%m-%d}"
+    )
+    results: dict[str, list[Any]] = {}
+    for name, seed, X, y, new_X, new_y, oracle in tables(options):
+        result = compare(X, y, new_X, new_y, seed)
+        results.setdefault(name, []).append([result["before"], result["after"], oracle])
+        before, after = result["before"], result["after"]
+        print(
+            f"{name} {seed}: log-likelihood {before[0]:.3f} -> {after[0]:.3f} ({after[0] - before[0]:+.3f}, oracle "
+            f"{oracle:.3f}), out of fold {result['gain']:+.3f}; RMSE {before[1]:.4g} -> {after[1]:.4g}; coverage "
+            f"{before[2]:.3f} ({before[3]:.3f}, {before[4]:.3f}) -> {after[2]:.3f} ({after[3]:.3f}, {after[4]:.3f}); "
+            f"worst row {before[5]:.1f} -> {after[5]:.1f}; weights {result['weights']}; {result['seconds']:.0f} s",
+            flush=True,
+        )
+    print("\ntable: mean log-likelihood before -> after, paired difference ± standard error, coverage (narrow, wide)")
+    for name, rows in results.items():
+        before, after = (np.array([row[i] for row in rows]) for i in range(2))
+        change = after[:, 0] - before[:, 0]
+        error = change.std(ddof=1) / math.sqrt(len(rows)) if len(rows) > 1 else math.nan
+        a, b = before.mean(0), after.mean(0)
+        print(
+            f"{name} ({len(rows)}): {a[0]:.3f} -> {b[0]:.3f}, {change.mean():+.3f} ± {error:.3f}; RMSE {a[1]:.4g} -> "
+            f"{b[1]:.4g}; coverage {a[2]:.3f} ({a[3]:.3f}, {a[4]:.3f}) -> {b[2]:.3f} ({b[3]:.3f}, {b[4]:.3f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+r"""Fit of the recalibration to out-of-fold predictions; the laws are in :mod:`fathomless.posterior.recalibration`.
+
+**Networks.** Network k of every kind is trained on the rows outside fold k, and evaluated on fold k. The loss is the
+mean of −log g(z | x). Small tables need 20 to 60 steps, and more steps overfit. The number of steps is therefore chosen
+by the out-of-fold loss of all networks: it is evaluated at steps in a geometric sequence, training ends when the best
+step is far behind, and continues from the best one with a decreasing learning rate. One factor of the scales of each
+kind is then fitted to the out-of-fold rows, with a normal prior on its logarithm.
+
+**Weights.** The weights q of the law of the networks and of the kinds maximise the penalised out-of-fold log-likelihood
+(:mod:`~fathomless.inference.out_of_fold.stacking`), with prior probability 0.8 for the law of the networks. A tenth of
+the weight is then returned to the law of the networks, so that no row can lose more than log 10 nats against it. The
+gain is computed by cross-validation: weights fitted without a fold are evaluated on it. If it is below 2 nats in total,
+the prediction of this target stays unchanged.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.inference.out_of_fold import stacking
+from fathomless.posterior.fit_diagnostics import RecalibrationFit
+from fathomless.posterior.recalibration import (
+    KINDS,
+    LawKind,
+    Recalibration,
+    ResidualNetworks,
+    make_features,
+    stack_targets,
+)
+from fathomless.system.draws import integers
+from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.torch_state import enable_gradients
+
+__all__ = ["FEWEST_ROWS", "OutOfFoldLaws", "fit_recalibration"]
+
+FEWEST_ROWS = 30  #: number of rows below which no recalibration is fitted
+_RATE, _DECAY, _NORM = 2e-3, 0.05, 2.0  # learning rate, weight decay, largest norm of the gradient of a network
+_BATCH = 128  # rows of a step of each network
+_FULL = 512  # number of rows up to which a step uses all rows
+_GROWTH = 1.22  # ratio of two numbers of steps at which the loss is evaluated
+_PATIENCE = (1.8, 20)  # training ends after 1.8 t + 20 steps if the loss was smallest after t
+_MOST_STEPS = 1500  # twice as many for tables of more than 2,000 rows
+_LARGE = 2000
+_COOLING = 0.35  # steps with a decreasing learning rate, relative to those before
+_KAPPA = 0.25  # prior standard deviation of the log factor of the scales
+_FARTHEST = 8.0  # residuals are clipped in training, but not in evaluations
+_BASE_PRIOR = 0.8
+_KEPT = 0.1  # weight that is returned to the law of the networks
+_NEGLIGIBLE = 0.01  # smaller weights are given to the law of the networks, since every law costs time
+_LEAST_GAIN = 2.0  # cross-validated gain in nats, summed over the rows
+
+
+@dataclass(frozen=True)
+class OutOfFoldLaws:
+    """Rows with the law of networks that were not fitted to them; float64 on the CPU, in encoded units.
+
+    Attributes
+    ----------
+    x : Tensor, shape (N, D)
+        Encoded features.
+    y, mean, std, log_density : Tensors, shape (N, T)
+        Targets; mean, standard deviation and log density at the target of the law of the networks.
+    fold : Tensor of int64, shape (N,)
+        Fold of each row, 0, ..., K − 1.
+    weight : Tensor, shape (N,)
+        Sample weights.
+    """
+
+    x: Tensor
+    y: Tensor
+    mean: Tensor
+    std: Tensor
+    log_density: Tensor
+    fold: Tensor
+    weight: Tensor
+
+    def take_target(self, target: int) -> "OutOfFoldLaws":
+        """Return the rows with one of the targets."""
+        column = slice(target, target + 1)
+        laws = {name: getattr(self, name)[:, column] for name in ("y", "mean", "std", "log_density")}
+        return replace(self, **laws)
+
+
+@enable_gradients()
+def fit_recalibration(
+    rows: OutOfFoldLaws, step: Tensor, seed: int
+) -> tuple[Recalibration | None, tuple[RecalibrationFit, ...]]:
+    """Fit the laws of the standardised residual and their weights.
+
+    Parameters
+    ----------
+    rows : OutOfFoldLaws
+        Out-of-fold rows.
+    step : Tensor, shape (T,)
+        Step of the lattice of each target; 0 for a continuous target.
+    seed : int
+        Seed of the initial weights and of minibatches.
+
+    Returns
+    -------
+    recalibration : Recalibration or None
+        None if the cross-validated gain is too small for all targets.
+    fits : tuple of T RecalibrationFit
+        Weights and gain of each target; empty with fewer than 30 rows or fewer than two folds.
+    """
+    if len(rows.y) < FEWEST_ROWS or len(rows.fold.unique()) < 2:
+        return None, ()
+    networks: dict[str, list[ResidualNetworks]] = {name: [] for name in KINDS}
+    shares, fits = [], []
+    for target in range(rows.y.shape[1]):
+        laws, share, fit = _fit_target(rows.take_target(target), step[target : target + 1], fold_in(seed, target))
+        for name, law in laws.items():
+            networks[name].append(law)
+        shares.append(share)
+        fits.append(fit)
+    share = torch.stack(shares, 1)  # (C + 1, T)
+    used = [j for j in range(len(share)) if j == 0 or bool((share[j] > 0).any())]
+    if len(used) == 1:
+        return None, tuple(fits)
+    stacked = {name: stack_targets(laws) for j, (name, laws) in enumerate(networks.items(), 1) if j in used}
+    return Recalibration(stacked, share[used], step.double().cpu()), tuple(fits)
+
+
+def _fit_target(
+    rows: OutOfFoldLaws, step: Tensor, seed: int
+) -> tuple[dict[str, ResidualNetworks], Tensor, RecalibrationFit]:
+    """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics."""
+    candidates = {name: _train(name, kind, rows, step, seed) for name, kind in KINDS.items()}
+    of_z = torch.cat([log_density for _, log_density, _ in candidates.values()], 1)  # (N, C)
+    log_density = torch.cat([rows.log_density, of_z - rows.std.log()], 1)  # (N, C + 1)
+    q, gains = _weigh(log_density, rows.fold, rows.weight)
+    count = float(rows.weight.sum())
+    gain = float((rows.weight * gains).sum()) / count
+    if gain * count < _LEAST_GAIN:
+        q = torch.zeros_like(q)
+        q[0] = 1.0
+    error = float((rows.weight * (gains - gain).square()).sum()) ** 0.5 / count
+    fit = RecalibrationFit(
+        weights=dict(zip(("networks", *KINDS), q.tolist(), strict=True)),
+        gain=gain,
+        error=error,
+        rows=len(rows.y),
+        steps={name: steps for name, (_, _, steps) in candidates.items()},
+    )
+    return {name: law for name, (law, _, _) in candidates.items()}, q, fit
+
+
+def _weigh(log_density: Tensor, fold: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit the weights of the laws, (C + 1,), and the gain of each row from weights fitted without its fold, (N,)."""
+    candidates = log_density.shape[1] - 1
+    prior = torch.full((candidates + 1,), (1.0 - _BASE_PRIOR) / candidates, dtype=torch.float64, device="cpu")
+    prior[0] = _BASE_PRIOR
+
+    def fit(rows: Tensor) -> Tensor:
+        q = (1.0 - _KEPT) * stacking.refit(log_density[rows], prior.log(), weight[rows])
+        q[0] += _KEPT
+        q[1:] = torch.where(q[1:] < _NEGLIGIBLE, 0.0, q[1:])
+        q[0] = 1.0 - q[1:].sum()
+        return q
+
+    gains = torch.zeros_like(log_density[:, 0])
+    for k in fold.unique():
+        q = fit(fold != k)
+        gains[fold == k] = torch.logsumexp(q.log() + log_density[fold == k], 1) - log_density[fold == k, 0]
+    return fit(torch.ones_like(fold, dtype=torch.bool)), gains
+
+
+def _train(
+    name: str, kind: LawKind, rows: OutOfFoldLaws, step: Tensor, seed: int
+) -> tuple[ResidualNetworks, Tensor, int]:
+    """Train the networks of one kind; return them, their out-of-fold log densities of z (N, T), and the steps."""
+    folds = int(rows.fold.max()) + 1
+    generator = as_generator(fold_in(seed, "recalibration", name))
+    law = ResidualNetworks(kind, folds, rows.y.shape[1], rows.x.shape[1], generator).float()  # twice as fast
+    training = _Training(law, rows, step, generator)
+    best, state, best_step = math.inf, _copy(law), 0
+    due, done = 0, 0
+    most = _MOST_STEPS if len(rows.y) <= _LARGE else 2 * _MOST_STEPS
+    while done <= most and done <= _PATIENCE[0] * best_step + _PATIENCE[1]:
+        if done == due:
+            loss = -float((rows.weight[:, None] * training.evaluate()).sum())
+            if loss < best:
+                best, state, best_step = loss, _copy(law), done
+            due = max(done + 1, math.ceil(_GROWTH * done)) if done else 3
+        training.advance(_RATE)
+        done += 1
+    law.load_state_dict(state)
+    training.restart()
+    cooling = round(_COOLING * best_step)
+    for t in range(cooling):
+        training.advance(_RATE * 0.5 * (1.0 + math.cos(math.pi * (t + 0.5) / cooling)))
+    if -float((rows.weight[:, None] * training.evaluate()).sum()) > best:
+        law.load_state_dict(state)
+    law.double().requires_grad_(False)
+    with torch.no_grad():
+        law.log_factor.copy_(training.fit_factor())
+    return law, training.evaluate(), best_step + cooling
+
+
+class _Training:
+    """Training of K stacked networks, each on the rows outside its fold."""
+
+    def __init__(self, law: ResidualNetworks, rows: OutOfFoldLaws, step: Tensor, generator: torch.Generator) -> None:
+        self.law = law
+        self.rows = rows
+        self.generator = generator
+        features, least = make_features(rows.x, rows.mean, rows.std, step)  # (T, N, D + 1), (T, N)
+        z = ((rows.y - rows.mean) / rows.std).T  # (T, N)
+        self.exact = features, least, z
+        self.features, self.least = features.float(), least.float()
+        self.target = z.clamp(-_FARTHEST, _FARTHEST).float()
+        self.weight = rows.weight.float()
+        folds = int(rows.fold.max()) + 1
+        self.outside = [torch.nonzero(rows.fold == k).flatten() for k in range(folds)]
+        self.inside = [torch.nonzero(rows.fold != k).flatten() for k in range(folds)]
+        size = max(map(len, self.outside))
+        self.padded = torch.stack([nn.functional.pad(rows, (0, size - len(rows))) for rows in self.outside])
+        self.full = len(rows.y) <= _FULL
+        # with few rows a step uses all of them: network k has weight zero on its own fold
+        self.mask = torch.stack([(rows.fold != k).float() for k in range(folds)])[:, None] * self.weight  # (K, 1, N)
+        self.trained = [*law.weights, *law.biases]
+        self.restart()
+
+    def restart(self) -> None:
+        """Reset the moments of the optimiser."""
+        self.optimizer = torch.optim.AdamW(self.trained, lr=_RATE, weight_decay=_DECAY)
+
+    def advance(self, rate: float) -> None:
+        """Take one step of all networks."""
+        if self.full:
+            features, least, z, weight = self.features[None], self.least[None], self.target[None], self.mask
+        else:
+            index = torch.stack(
+                [rows[integers(len(rows), (_BATCH,), self.generator, rows.device)] for rows in self.inside]
+            )
+            features = self.features[:, index].transpose(0, 1)  # (K, T, B, D + 1)
+            least, z = self.least[:, index].transpose(0, 1), self.target[:, index].transpose(0, 1)  # (K, T, B)
+            weight = self.weight[index][:, None]
+        log_density = self.law.law(self.law(features), least).log_prob(z)  # (K, T, B)
+        loss = -(weight * log_density).sum(-1) / weight.sum(-1)  # (K, T)
+        self.optimizer.zero_grad()
+        loss.sum().backward()
+        self._clip_gradients()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    def _clip_gradients(self) -> None:
+        """Limit the norm of the gradient of each network."""
+        gradients = [p.grad for p in self.trained if p.grad is not None]
+        norm = torch.stack([g.square().sum((2, 3)) for g in gradients]).sum(0).sqrt()  # (K, T)
+        factor = (_NORM / norm.clamp_min(_NORM))[..., None, None]
+        for gradient in gradients:
+            gradient.mul_(factor)
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Return the log density of z of every row under the network that was not trained on it, (N, T)."""
+        dtype = self.law.log_factor.dtype
+        features, least, z = (part[:, self.padded].transpose(0, 1).to(dtype) for part in self.exact)  # (K, T, B, ...)
+        by_network = self.law.law(self.law(features), least).log_prob(z)  # (K, T, B)
+        log_density = torch.zeros_like(self.exact[2])
+        for k, rows in enumerate(self.outside):
+            log_density[:, rows] = by_network[k, :, : len(rows)].double()
+        return log_density.T
+
+    def fit_factor(self) -> Tensor:
+        """Return the log factor of the scales that maximises the penalised out-of-fold log-likelihood, (T,).
+
+        The maximum of a grid is refined by the parabola through its neighbours.
+        """
+        grid = torch.linspace(-0.6, 0.6, 13, dtype=torch.float64, device="cpu")
+        values = []
+        for c in grid:
+            with torch.no_grad():
+                self.law.log_factor.fill_(float(c))
+            values.append((self.weight.double()[:, None] * self.evaluate()).sum(0) - 0.5 * (c / _KAPPA).square())
+        table = torch.stack(values)  # (13, T)
+        best = table.argmax(0).clamp(1, len(grid) - 2)
+        before, centre, after = (table.gather(0, (best + i)[None])[0] for i in (-1, 0, 1))
+        curvature = (before + after - 2.0 * centre).clamp_max(-1e-12)
+        shift = (0.5 * (before - after) / curvature).clamp(-1.0, 1.0)
+        return grid[best] + shift * (grid[1] - grid[0])
+
+
+def _copy(law: ResidualNetworks) -> Mapping[str, Tensor]:
+    return {name: value.clone() for name, value in law.state_dict().items()}

@@ -1,0 +1,300 @@
+r"""Recalibration: laws of the standardised residual that depend on the row.
+
+A prediction of networks with one noise scale has the mean m(x) and the standard deviation s(x). A second stage
+(:mod:`fathomless.inference.out_of_fold.recalibration`) learns the law of the residual z = (y − m) / s from rows to
+which the networks were not fitted. Small networks read the features x and m, and return the parameters of a density
+g(z | x). There are K networks of every kind c, one for each fold of the rows, whose outputs are averaged. The
+predictive density is a linear pool of the law of the networks, p_b, and of the laws of the residual,
+
+.. math:: p(y \mid x) = q_0\, p_b(y \mid x) + \sum_c q_c\,
+          \frac{1}{s(x)}\, g_c\!\left(\frac{y - m(x)}{s(x)} \,\Big|\, x\right) .
+
+Every law is a mixture of Gaussians, so moments, density and distribution function have closed forms. There are two
+families: three Gaussians with free weights, and one with heavy tails, whose log scale is itself Gaussian,
+
+.. math:: g(z) = \sum_j w_j\, N(z;\, \mu,\, \sigma^2 e^{2 \tau h_j} / c), \qquad c = \sum_j w_j e^{2 \tau h_j},
+
+with the nodes h and weights w of five-point Gauss-Hermite quadrature. Its standard deviation is σ and its kurtosis is
+about :math:`3 e^{4 \tau^2}`; for τ = 0 it is Gaussian. With q_0 = 1 the prediction is unchanged.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fathomless.posterior.mixtures import Mixture, Normal
+from fathomless.system.errors import DataError
+
+__all__ = [
+    "KINDS",
+    "LawKind",
+    "Parameters",
+    "Recalibration",
+    "ResidualNetworks",
+    "make_features",
+    "read_recalibration",
+    "stack_targets",
+]
+
+_FEATURE_LIMIT = 6.0  # standardised features are clipped, since networks extrapolate linearly
+_MEAN_LIMIT = 4.0  # predicted means, in standard deviations of the target
+_LEAST_SCALE = math.log(0.03)  # log of the smallest scale of a component of z
+_START_SPREAD = 0.05  # initial variance τ² of the log scale; it is between 0 and 1
+_CENTRES = 0.8  # initial centres of three Gaussians are −0.8, 0 and 0.8
+_NODES, _WEIGHTS = (part.tolist() for part in np.polynomial.hermite_e.hermegauss(5))
+
+
+@dataclass(frozen=True)
+class LawKind:
+    """Kind of the law of the residual, and the size of its networks.
+
+    Attributes
+    ----------
+    gaussians : int
+        Number of Gaussians with free weights, or 1 for the law with heavy tails.
+    hidden : int
+        Width of the two hidden layers.
+    features : bool
+        True if the networks read x and m; False if they only read m.
+    """
+
+    gaussians: int
+    hidden: int
+    features: bool
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs: location, log scale, and logit of each Gaussian or of τ²."""
+        return 3 * self.gaussians
+
+
+#: Kinds of laws by name: heavy tails and three Gaussians given x and m, and heavy tails given m.
+KINDS: Mapping[str, LawKind] = {
+    "heavy_tails": LawKind(gaussians=1, hidden=32, features=True),
+    "three_gaussians": LawKind(gaussians=3, hidden=32, features=True),
+    "heavy_tails_of_mean": LawKind(gaussians=1, hidden=16, features=False),
+}
+
+
+class Parameters(NamedTuple):
+    """Parameters of mixtures of J Gaussians, the laws of the residual, each (..., J)."""
+
+    log_weight: Tensor
+    loc: Tensor
+    log_scale: Tensor
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Log density of z, in nats; (...)."""
+        standard = (z[..., None] - self.loc) * (-self.log_scale).exp()
+        log_density = Normal.log_constant() - Normal.energy(standard) - self.log_scale
+        return torch.logsumexp(self.log_weight + log_density, -1)
+
+
+class ResidualNetworks(nn.Module):
+    """K networks with two hidden layers for each of T targets, which return parameters of laws of the residual.
+
+    All networks start at the standard Gaussian, approximately: their last layer is zero.
+
+    Parameters
+    ----------
+    kind : LawKind
+        Kind of the law.
+    networks, targets, inputs : int
+        Numbers of networks K, targets T and features D.
+    generator : torch.Generator, optional
+        Source of the initial weights; zeros if missing.
+    """
+
+    def __init__(
+        self, kind: LawKind, networks: int, targets: int, inputs: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        sizes = [inputs + 1 if kind.features else 1, kind.hidden, kind.hidden, kind.outputs]
+        weights, biases = [], []
+        for layer, (before, after) in enumerate(itertools.pairwise(sizes)):
+            weight = torch.zeros(networks, targets, before, after, dtype=torch.float64, device="cpu")
+            bias = torch.zeros(networks, targets, 1, after, dtype=torch.float64, device="cpu")
+            if generator is not None and layer < 2:
+                bound = math.sqrt(1.0 / before)
+                for part in (weight, bias):
+                    part.uniform_(-bound, bound, generator=generator)
+            weights.append(nn.Parameter(weight))
+            biases.append(nn.Parameter(bias))
+        self.weights = nn.ParameterList(weights)
+        self.biases = nn.ParameterList(biases)
+        self.log_factor = nn.Parameter(torch.zeros(targets, dtype=torch.float64, device="cpu"))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the outputs of all networks, shape (K, T, B, 3 J).
+
+        Parameters
+        ----------
+        features : Tensor, shape (K or 1, T, B, D + 1)
+            Features of the rows; the last one is the predicted mean.
+        """
+        h = features if self.kind.features else features[..., -1:]
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            h = torch.matmul(h, weight) + bias
+            h = h if layer == last else h.relu()
+        return h
+
+    def law(self, outputs: Tensor, least: Tensor) -> Parameters:
+        """Return the parameters of the laws, each (..., T, B, J).
+
+        Parameters
+        ----------
+        outputs : Tensor, shape (..., T, B, 3 J)
+            Outputs of the networks, or their average.
+        least : Tensor, shape (..., T, B)
+            Log of the smallest scale of z in each row.
+        """
+        loc, scale, shape = outputs.unflatten(-1, (3, self.kind.gaussians)).unbind(-2)  # (..., T, B, J) each
+        low = least.clamp_min(_LEAST_SCALE)[..., None]
+        factor = self.log_factor[:, None, None]
+        if self.kind.gaussians > 1:
+            centres = torch.linspace(-_CENTRES, _CENTRES, self.kind.gaussians, dtype=loc.dtype, device=loc.device)
+            unit = 0.5 * math.log(1.0 - float(centres.square().mean()))
+            return Parameters(shape.log_softmax(-1), loc + centres, _above(low, scale + unit + factor))
+        nodes, weights = (torch.tensor(v, dtype=loc.dtype, device=loc.device) for v in (_NODES, _WEIGHTS))
+        log_weight = (weights / weights.sum()).log()
+        spread = (shape + math.log(_START_SPREAD / (1.0 - _START_SPREAD))).sigmoid().sqrt() * nodes
+        unit_scale = spread - 0.5 * torch.logsumexp(log_weight + 2.0 * spread, -1, keepdim=True)
+        log_scale = _above(low, scale + factor + unit_scale)
+        return Parameters(log_weight.expand_as(log_scale), loc.expand_as(log_scale), log_scale)
+
+
+def _above(low: Tensor, value: Tensor) -> Tensor:
+    """Return a smooth function of a value that is above `low`, and close to the value if it is far above."""
+    excess = value - low
+    return low + excess.clamp_min(0.0) + (-excess.abs()).exp().log1p()  # softplus, in operations that ONNX has
+
+
+def stack_targets(networks: Sequence[ResidualNetworks]) -> ResidualNetworks:
+    """Stack the networks of single targets, of one kind, to networks of T targets."""
+    first = networks[0]
+    count, _, inputs, _ = first.weights[0].shape
+    stacked = ResidualNetworks(first.kind, count, len(networks), inputs - 1 if first.kind.features else 0)
+    states = [law.state_dict() for law in networks]
+    axis = {name: 0 if name == "log_factor" else 1 for name in states[0]}
+    stacked.load_state_dict({name: torch.cat([state[name] for state in states], axis[name]) for name in axis})
+    return stacked
+
+
+class Recalibration(nn.Module):
+    """Laws of the standardised residual with their weights beside the law of the networks.
+
+    Parameters
+    ----------
+    laws : mapping of str to ResidualNetworks
+        Networks of each kind, by its name.
+    share : Tensor, shape (C + 1, T)
+        Weights q of the law of the networks and of the C kinds, for each target.
+    step : Tensor, shape (T,)
+        Step of the lattice of each target, in units of the encoded target; 0 for a continuous target.
+    """
+
+    share: Tensor
+    step: Tensor
+
+    def __init__(self, laws: Mapping[str, ResidualNetworks], share: Tensor, step: Tensor) -> None:
+        super().__init__()
+        self.laws = nn.ModuleDict(dict(laws))
+        self.register_buffer("share", share)
+        self.register_buffer("step", step)
+        self.requires_grad_(False)
+
+    @property
+    def networks(self) -> int:
+        """Number of networks K of each kind."""
+        first = next(iter(self.laws.values()))
+        return int(first.weights[0].shape[0])
+
+    def law_parameters(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> list[Parameters]:
+        """Return the law of the targets of each kind, in units of the encoded target; parameters of shape (J, N, T).
+
+        Parameters
+        ----------
+        x : Tensor, shape (N, D)
+            Encoded features.
+        mean, std : Tensors, shape (N, T)
+            Mean and standard deviation of the law of the networks.
+        fold : Tensor of int64, shape (N,), optional
+            Number of the network that was not fitted to each row; by default all networks are averaged.
+        """
+        features, least = make_features(x, mean, std, self.step)
+        laws = []
+        for law in self.laws.values():
+            assert isinstance(law, ResidualNetworks)
+            of_z = law.law(_average(law(features[None]), fold), least)  # (T, N, J)
+            log_weight, loc, log_scale = (values.permute(2, 1, 0) for values in of_z)
+            laws.append(Parameters(log_weight, mean + std * loc, std.log() + log_scale))
+        return laws
+
+    def mixtures(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> tuple[Mixture, ...]:
+        """Return the result of :meth:`law_parameters` as mixtures, batch (N, T)."""
+        laws = self.law_parameters(x, mean, std, fold)
+        return tuple(Mixture(law.log_weight, Normal(law.loc, law.log_scale.exp())) for law in laws)
+
+
+def _average(outputs: Tensor, fold: Tensor | None) -> Tensor:
+    """Average the outputs of K networks, (K, T, N, P), or select the network of each row; (T, N, P)."""
+    if fold is None:
+        return outputs.sum(0) / len(outputs)  # a node named "mean" would clash with the output of an exported file
+    return outputs[fold, :, torch.arange(len(fold), device=fold.device)].movedim(0, 1)
+
+
+def make_features(x: Tensor, mean: Tensor, std: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inputs of the networks, (T, N, D + 1), and the log of the smallest scale of z, (T, N).
+
+    The smallest scale is that of a uniform law on a cell of the lattice of the target.
+    """
+    targets = mean.shape[1]
+    clipped = x.double().cpu().clamp(-_FEATURE_LIMIT, _FEATURE_LIMIT)
+    centre = mean.clamp(-_MEAN_LIMIT, _MEAN_LIMIT).T[..., None]  # (T, N, 1)
+    features = torch.cat([clipped.expand(targets, *clipped.shape), centre], -1)
+    least = torch.log((step[:, None] / math.sqrt(12.0) / std.T).clamp_min(math.exp(_LEAST_SCALE)))
+    return features, least
+
+
+def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int) -> Recalibration | None:
+    """Rebuild a recalibration from its state, (name, tensor); None if there is none.
+
+    Parameters
+    ----------
+    tensors : mapping of str to Tensor
+        Result of ``state_dict``.
+    targets, inputs : int
+        Numbers of targets T and of encoded features D of the fit.
+
+    Raises
+    ------
+    DataError
+        If the tensors do not fit together.
+    """
+    if not tensors:
+        return None
+    names = [name for name in KINDS if f"laws.{name}.log_factor" in tensors]
+    first = tensors.get(f"laws.{names[0]}.weights.0") if names else None
+    if first is None or first.ndim != 4 or any(value.dtype != torch.float64 for value in tensors.values()):
+        raise DataError("its recalibration has no networks in double precision")
+    laws = {name: ResidualNetworks(KINDS[name], len(first), targets, inputs) for name in names}
+    zeros: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+    built = Recalibration(laws, torch.zeros(len(names) + 1, targets, **zeros), torch.zeros(targets, **zeros))
+    expected = {name: value.shape for name, value in built.state_dict().items()}
+    if {name: value.shape for name, value in tensors.items()} != expected:
+        raise DataError("the tensors of its recalibration do not have the shapes of its columns and targets")
+    built.load_state_dict(dict(tensors))
+    share = built.share
+    if not (all(bool(value.isfinite().all()) for value in tensors.values()) and bool((share >= 0).all())):
+        raise DataError("its recalibration has values that are not finite, or negative weights")
+    if not torch.allclose(share.sum(0), torch.ones(targets, **zeros)):
+        raise DataError("the weights of its recalibration do not sum to 1")
+    return built

@@ -1,0 +1,159 @@
+"""The fit of the recalibration to planted laws of the residual."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
+from fathomless.posterior.recalibration import Recalibration
+
+
+def rows_of(kind: str, count: int = 300, seed: int = 0, folds: int = 5) -> tuple[OutOfFoldLaws, torch.Tensor]:
+    """Rows whose base law is a standard Gaussian, and the true log density of their targets."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    noise = torch.randn(count, 1, generator=generator, dtype=torch.float64)
+    if kind == "even":
+        scale = torch.ones(count, 1, dtype=torch.float64)
+    elif kind == "uneven":
+        scale = (0.8 * x[:, :1]).exp()
+    else:  # skewed: an exponential law with mean zero
+        y = -torch.log(torch.rand(count, 1, generator=generator, dtype=torch.float64)) - 1.0
+        return _laws(x, y, generator, folds), -(y + 1.0)
+    y = scale * noise
+    truth = torch.from_numpy(stats.norm.logpdf(y.numpy(), scale=scale.numpy()))
+    return _laws(x, y, generator, folds), truth
+
+
+def _laws(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator, folds: int) -> OutOfFoldLaws:
+    std = y.std() * torch.ones_like(y)
+    return OutOfFoldLaws(
+        x=x,
+        y=y,
+        mean=torch.zeros_like(y),
+        std=std,
+        log_density=torch.from_numpy(stats.norm.logpdf(y.numpy(), scale=std.numpy())),
+        fold=torch.randperm(len(y), generator=generator) % folds,
+        weight=torch.ones(len(y), dtype=torch.float64),
+    )
+
+
+def fit(rows: OutOfFoldLaws, seed: int = 0) -> tuple[Recalibration | None, float]:
+    recalibration, fits = fit_recalibration(rows, torch.zeros(1, dtype=torch.float64), seed)
+    return recalibration, fits[0].gain
+
+
+def new_log_density(recalibration: Recalibration, rows: OutOfFoldLaws) -> torch.Tensor:
+    terms = [rows.log_density, *(law.log_prob(rows.y) for law in recalibration.mixtures(rows.x, rows.mean, rows.std))]
+    with torch.no_grad():
+        return torch.logsumexp(recalibration.share.log()[:, None] + torch.stack(terms), 0)
+
+
+@pytest.mark.parametrize(("kind", "closed"), [("uneven", 0.7), ("skewed", 0.5)])
+def test_most_of_the_gap_to_a_planted_law_is_closed_on_new_rows(kind: str, closed: float) -> None:
+    rows, _ = rows_of(kind)
+    recalibration, gain = fit(rows)
+    assert recalibration is not None
+    new, truth = rows_of(kind, 4000, seed=1)
+    gap = float((truth - new.log_density).mean())
+    gained = float((new_log_density(recalibration, new) - new.log_density).mean())
+    assert gained > closed * gap
+    assert gain == pytest.approx(gained, abs=0.15)
+
+
+def test_a_correct_base_law_stays_unchanged_or_loses_little() -> None:
+    used = 0
+    for seed in range(6):
+        rows, _ = rows_of("even", 100, seed)
+        recalibration, _ = fit(rows, seed)
+        if recalibration is not None:
+            used += 1
+            new, _ = rows_of("even", 4000, seed + 100)
+            assert float((new_log_density(recalibration, new) - new.log_density).mean()) > -0.05
+    assert used <= 2
+
+
+def test_the_result_depends_on_the_seed_only_through_its_networks() -> None:
+    rows, _ = rows_of("uneven", 150)
+    first, _ = fit(rows, 3)
+    again, _ = fit(rows, 3)
+    other, _ = fit(rows, 4)
+    assert first is not None
+    assert again is not None
+    assert other is not None
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    new, _ = rows_of("uneven", 2000, seed=1)
+    difference = new_log_density(first, new).mean() - new_log_density(other, new).mean()
+    assert abs(float(difference)) < 0.05
+
+
+def test_a_weight_of_two_is_equivalent_to_two_rows() -> None:
+    rows, _ = rows_of("uneven", 120)
+    doubled = OutOfFoldLaws(**{name: torch.cat([value, value]) for name, value in vars(rows).items()})
+    weighted = OutOfFoldLaws(**{**vars(rows), "weight": 2.0 * rows.weight})
+    for (name, value), other in zip(
+        fit(doubled)[0].state_dict().items(),  # type: ignore[union-attr]
+        fit(weighted)[0].state_dict().values(),  # type: ignore[union-attr]
+        strict=True,
+    ):
+        torch.testing.assert_close(value, other, rtol=1e-2, atol=1e-3, msg=name)  # trained in single precision
+
+
+def test_the_order_of_the_rows_has_no_effect() -> None:
+    rows, _ = rows_of("uneven", 120)
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(5))
+    shuffled = OutOfFoldLaws(**{name: value[order] for name, value in vars(rows).items()})
+    new, _ = rows_of("uneven", 500, seed=1)
+    first, second = (fit(part)[0] for part in (rows, shuffled))
+    assert first is not None
+    assert second is not None
+    torch.testing.assert_close(new_log_density(first, new), new_log_density(second, new), rtol=0.0, atol=1e-3)
+
+
+def test_targets_are_recalibrated_separately() -> None:
+    even, _ = rows_of("even", 200)
+    uneven, _ = rows_of("uneven", 200)
+    both = OutOfFoldLaws(
+        x=uneven.x,
+        y=torch.cat([even.y, uneven.y], 1),
+        mean=torch.zeros(200, 2, dtype=torch.float64),
+        std=torch.cat([even.std, uneven.std], 1),
+        log_density=torch.cat([even.log_density, uneven.log_density], 1),
+        fold=uneven.fold,
+        weight=uneven.weight,
+    )
+    recalibration, fits = fit_recalibration(both, torch.zeros(2, dtype=torch.float64), 0)
+    assert recalibration is not None
+    assert not fits[0].used
+    assert fits[1].used
+    assert recalibration.share[0].tolist()[0] == 1.0
+
+
+def test_no_row_can_lose_more_than_log_ten_nats() -> None:
+    rows, _ = rows_of("uneven")
+    recalibration, _ = fit(rows)
+    assert recalibration is not None
+    far = OutOfFoldLaws(**{**vars(rows), "y": rows.y + 30.0})
+    far = OutOfFoldLaws(
+        **{**vars(far), "log_density": torch.from_numpy(stats.norm.logpdf(far.y.numpy(), scale=far.std.numpy()))}
+    )
+    assert float((new_log_density(recalibration, far) - far.log_density).min()) > -math.log(10.0) - 1e-9
+
+
+def test_few_rows_or_one_fold_give_no_recalibration() -> None:
+    few, _ = rows_of("uneven", FEWEST_ROWS - 1)
+    one_fold, _ = rows_of("uneven", 50, folds=1)
+    for rows in (few, one_fold):
+        assert fit_recalibration(rows, torch.zeros(1, dtype=torch.float64), 0) == (None, ())
+
+
+def test_large_tables_are_trained_in_minibatches() -> None:
+    rows, _ = rows_of("uneven", 700)
+    recalibration, _ = fit(rows)
+    assert recalibration is not None
+    new, truth = rows_of("uneven", 3000, seed=1)
+    gained = (new_log_density(recalibration, new) - new.log_density).mean()
+    assert float(gained) > 0.8 * float((truth - new.log_density).mean())

@@ -28,7 +28,9 @@ Ints = npt.NDArray[np.int64]
 _LEVEL = 0.9
 _QUARTERS = 4
 _LEAST = 10  # minimum number of rows of a group
-_ROWS = 20_000  # maximum number of rows whose columns are encoded
+_ROWS = 20_000  # maximum number of rows whose columns are encoded, for up to 200 columns
+_FEWEST = 1000  # the same for very many columns
+_CELLS = 4_000_000
 _KEPT = 12  # number of columns that are kept, those with the smallest p-values
 _TARGETS = 8  # number of targets with groups
 #: Names of the variables that are no columns.
@@ -100,7 +102,8 @@ def coverage_by_group(
 ) -> tuple[ConditionalCoverage, ...]:
     """Compute the coverage of 90 % intervals by groups of rows.
 
-    Width and prediction are of all rows, columns of at most 20,000 evenly spaced rows. For each of the first eight
+    Width and prediction are of all rows, columns of at most 20,000 evenly spaced rows (fewer for more than 200 columns,
+    but at least 1,000). For each of the first eight
     targets, twelve columns are kept: those whose groups differ most significantly.
 
     Parameters
@@ -123,7 +126,8 @@ def coverage_by_group(
     tuple of ConditionalCoverage
         For each target the interval width, the prediction and then the columns, in order of their p-values.
     """
-    rows = np.unique(np.linspace(0, len(mean) - 1, min(len(mean), _ROWS)).round().astype(np.int64))
+    most = _ROWS if schema is None else min(_ROWS, max(_FEWEST, _CELLS // len(schema.columns)))
+    rows = np.unique(np.linspace(0, len(mean) - 1, min(len(mean), most)).round().astype(np.int64))
     columns = [] if schema is None else list(_column_groups(schema, take(X, rows)))
     found = list[ConditionalCoverage]()
     for t, target in enumerate(targets[:_TARGETS]):

@@ -226,7 +226,8 @@ def _column_groups(schema: Schema, X: Any) -> Iterator[tuple[str, str, Ints, lis
     """Yield the name and the kind of each column, the group of each row (N,), and the labels of the groups."""
     kinds = {column.name: column.kind for column in schema.columns}
     for name, parts in groupby(row_groups(schema, X), key=lambda part: part[0]):
-        group, labels = np.full(len(X), -1), []
+        group = np.full(len(X), -1)
+        labels = list[str]()
         for _, label, inside in parts:
             group[inside] = len(labels)
             labels.append(label)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -149,12 +150,18 @@ def interval_widths(
     counted = quarters or [(len(part), float(inside[part].mean())) for part in parts]
     edges = [*(float(centre[part[0]]) for part in parts), float(centre.max())]
     ax = start(ax, "Width of the intervals", f"predicted {target}", f"width of the {100 * level:.3g} % interval")
-    style = {"markersize": 2.8, "alpha": max(0.6, _opacity(len(truth)))}
+    style: dict[str, Any] = {"markersize": 2.8, "alpha": max(0.6, _opacity(len(truth)))}
     for chosen, colour, label in ((inside, BLUE, "inside"), (~inside, RUST, "outside")):
         if chosen.any():
             ax.plot(centre[chosen], width[chosen], "o", color=colour, label=label, **style)
     ends = limits(edges[0], edges[-1])
-    place = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "top", "color": INK, "fontsize": 8.0}
+    place: dict[str, Any] = {
+        "transform": ax.get_xaxis_transform(),
+        "ha": "center",
+        "va": "top",
+        "color": INK,
+        "fontsize": 8.0,
+    }
     for k, ((left, right), (rows, share)) in enumerate(zip(itertools.pairwise(edges), counted, strict=False)):
         if k % 2 == 0:
             ax.axvspan(left, right, facecolor=INK, alpha=0.08, linewidth=0.0, zorder=0.5)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior import student
-from fathomless.posterior.mixtures import Mixture, StudentT
+from fathomless.posterior.mixtures import Component, Mixture, StudentT
 
 __all__ = ["TabulatedT", "tabulate"]
 
@@ -36,11 +36,32 @@ def tabulate(mixture: Mixture) -> Mixture:
 
 
 @dataclass(frozen=True, eq=False)
-class TabulatedT(StudentT):
+class TabulatedT(Component):
     """Student's t law whose distribution function has an absolute error below 1e-8; all ``df`` are equal.
 
     It has no derivatives, and small probabilities have no small relative error.
+
+    Attributes
+    ----------
+    df : Tensor
+        Degrees of freedom, above 2.
     """
+
+    df: Tensor
+
+    @staticmethod
+    def energy(z: Tensor, df: float | Tensor) -> Tensor:
+        """(df + 1) / 2 log(1 + z² / df)."""
+        return student.energy(z, df)
+
+    @staticmethod
+    def log_constant(df: float | Tensor) -> float | Tensor:
+        """Log of the normalising constant, that of :class:`~fathomless.posterior.mixtures.StudentT`."""
+        return student.log_constant(df)
+
+    @cached_property
+    def _exact(self) -> StudentT:
+        return StudentT(self.loc, self.scale, self.df)
 
     @cached_property
     def _table(self) -> Tensor:
@@ -61,3 +82,11 @@ class TabulatedT(StudentT):
         if p.numel() and p.min() == p.max():  # all degrees of freedom are equal, and so are all quantiles
             return student.icdf(p.reshape(-1)[:1], self.df.reshape(-1)[:1]).expand_as(p * self.df)
         return student.icdf(p, self.df)
+
+    def standard_variance(self) -> Tensor:
+        """Variance df / (df - 2); NaN if df is not above 2."""
+        return self._exact.standard_variance()
+
+    def standard_sample(self, generator: torch.Generator) -> Tensor:
+        """Draw one independent z for each element of the parameters."""
+        return self._exact.standard_sample(generator)

@@ -617,6 +617,9 @@ def test_groups_are_found_only_if_they_differ_materially_and_beyond_chance() -> 
         if found:
             assert f"{wide:.1%} of the 150 rows with age -2 to 0 (too wide)" in found[0].detail
             assert f"{narrow:.1%} of the 150 rows with 0 to 2 (too narrow)" in found[0].detail
+    close = tuple(dataclasses.replace(group, size=size) for group, size in zip(one.groups, (0.9, 1.2), strict=True))
+    evaluation = dataclasses.replace(evaluation, conditional=(dataclasses.replace(one, p=1e-9, groups=close),))
+    assert not [f for f in diagnose(estimator, [evaluation]) if "width" in f.title]  # as by an error of the mean
     local = regressor(epochs=5, cv=1, noise="input").fit(*line(80))
     evaluation = dataclasses.replace(evaluation, conditional=(dataclasses.replace(one, p=1e-9),))
     remedies = [f.remedy for f in diagnose(local, [evaluation]) if "width" in f.title]

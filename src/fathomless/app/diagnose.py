@@ -38,6 +38,7 @@ _SIMULATIONS = 4000
 _CHANCE = 0.995  # quantile of the calibration error under perfect calibration
 _MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row and target
 _LARGE = 0.05
+_UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the mean as large as the noise would explain
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
@@ -413,7 +414,7 @@ def _interval_calibration(evaluation: Evaluation) -> tuple[float, str] | None:
 def _row_dependent_width(summary: FitSummary) -> Iterator[Finding]:
     """Find variables on which the size of the errors depends while the width of the intervals does not follow."""
     for evaluation in summary.evaluations:
-        found = [one for one in evaluation.conditional if one.p < 2.0 * _BEYOND and _coverage_range(one) > _LARGE]
+        found = [one for one in evaluation.conditional if one.p < 2.0 * _BEYOND and _is_uneven(one)]
         if not found:
             continue
         found.sort(key=lambda one: one.p)
@@ -429,9 +430,10 @@ def _row_dependent_width(summary: FitSummary) -> Iterator[Finding]:
         )
 
 
-def _coverage_range(found: ConditionalCoverage) -> float:
-    coverages = [group.coverage for group in found.groups]
-    return max(coverages) - min(coverages)
+def _is_uneven(found: ConditionalCoverage) -> bool:
+    """Return True if coverage and size of the errors differ more than errors of the mean below the noise explain."""
+    coverages, sizes = ([value(g) for g in found.groups] for value in (lambda g: g.coverage, lambda g: g.size))
+    return max(coverages) - min(coverages) > _LARGE and max(sizes) > _UNEVEN * min(sizes)
 
 
 def _describe_width(found: ConditionalCoverage, several: bool) -> str:

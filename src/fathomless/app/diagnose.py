@@ -432,7 +432,8 @@ def _row_dependent_width(summary: FitSummary) -> Iterator[Finding]:
 
 def _is_uneven(found: ConditionalCoverage) -> bool:
     """Return True if coverage and size of the errors differ more than errors of the mean below the noise explain."""
-    coverages, sizes = ([value(g) for g in found.groups] for value in (lambda g: g.coverage, lambda g: g.size))
+    coverages = [group.coverage for group in found.groups]
+    sizes = [group.size for group in found.groups]
     return max(coverages) - min(coverages) > _LARGE and max(sizes) > _UNEVEN * min(sizes)
 
 

@@ -19,7 +19,17 @@ from fathomless.tables.writers import writer
 N = 90
 QUICK = ["--epochs", "4", "--width", "8", "--cv", "3"]  # an analysis asks every network
 COLOURS = ("red", "green", "blue")
-SCORES = ["log_likelihood", "rmse", "mae", "r2", "crps", "coverage_50", "coverage_90", "coverage_95"]
+SCORES = [
+    "log_likelihood",
+    "rmse",
+    "mae",
+    "r2",
+    "crps",
+    "interval_score_90",
+    "coverage_50",
+    "coverage_90",
+    "coverage_95",
+]
 
 
 def houses(rows: int = N, seed: int = 0, **changes: Any) -> pa.Table:

@@ -202,10 +202,7 @@ def test_scores_count_rows_by_their_weight(call: Call, target: str) -> None:
             "once": [write("once.csv", table)],
         }.items()
     }
-    scores = {  # but that which is estimated from draws of each row, where noise is not normal
-        name: {key: one["value"] for key, one in told["scores"].items() if key != "crps"}
-        for name, told in found.items()
-    }
+    scores = {name: {key: one["value"] for key, one in told["scores"].items()} for name, told in found.items()}
     assert found["kept"]["rows"] == found["copies"]["rows"] == weight.sum()
     assert scores["kept"] == scores["named"] == pytest.approx(scores["copies"], rel=1e-9)
     assert scores["other"] == pytest.approx(scores["copies"], rel=1e-9)

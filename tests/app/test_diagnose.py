@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -17,8 +19,9 @@ from sklearn import datasets as bundled
 
 import fathomless.app.diagnose as doctor
 from fathomless.app.diagnose import diagnose
-from fathomless.data.frames import make_frame
+from fathomless.data.frames import fit_schema, make_frame
 from fathomless.data.targets import TargetScale
+from fathomless.estimators.conditional import ConditionalCoverage, CoverageGroup, coverage_by_group
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.scores import Score
@@ -498,7 +501,7 @@ def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error:
 def test_a_file_is_compared_with_unseen_rows_and_not_with_those_of_the_training(
     value: float, rows: int, alarmed: bool
 ) -> None:
-    estimator = regressor(epochs=120).fit(*line(80))
+    estimator, one = (regressor(epochs=120, cv=cv).fit(*line(80)) for cv in (10, 1))
     kinds: list[tuple[str, ...]] = [(), ("no", "yes")]  # numbers and classes
     for unseen, labels in itertools.product(("held-out rows", "out-of-fold rows"), kinds):
         kind = {"labels": labels, "calibration": {}, "arrays": {"noise": np.ones((9, 1))}}
@@ -510,8 +513,11 @@ def test_a_file_is_compared_with_unseen_rows_and_not_with_those_of_the_training(
         titles = [finding.title for finding in found]
         assert ("Distribution shift on new.csv" in titles) == alarmed
         assert titles.count("Overfitting") == 1  # of the unseen rows
+        # without unseen rows: all networks but one were trained on a training row
         alone = {finding.title: finding for finding in diagnose(estimator, [new], training=training)}
-        assert "1.2 on training rows, " in alone["Overfitting"].detail
+        assert not alone.keys() & {"Overfitting", "Distribution shift on new.csv"}
+        single = {finding.title: finding for finding in diagnose(one, [new], training=training)}
+        assert "1.2 on training rows, " in single["Overfitting"].detail
 
 
 def test_errors_of_few_rows_count_by_student_s_law() -> None:
@@ -572,6 +578,66 @@ def test_a_gain_over_the_constant_prediction_must_be_beyond_its_error(value: flo
     estimator = regressor(epochs=120).fit(*line(80))
     found = [finding.title for finding in diagnose(estimator, [scored("new.csv", value, 0.05)])]
     assert [t for t in found if "constant" in t] == ([f"{title} prediction on new.csv"] if title else [])
+
+
+def table_of_noise(n: int, seed: int, ratio: float) -> tuple[Array, Array]:
+    """Return a table whose noise is `ratio` times as large at one end of the last column as at the other."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 3))
+    noise = 0.3 * np.exp(math.log(ratio) * X[:, 2] / 4)
+    return X, np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1] + noise * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("ratio", [9.0, 1.0])
+def test_noise_that_depends_on_a_column_is_found_and_named(ratio: float) -> None:
+    findings = looked_over(regressor(cv=4, epochs=300, width=16), *table_of_noise(300, 3, ratio))
+    found = findings.get("Row-dependent width on out-of-fold rows")
+    assert (found is not None) == (ratio > 1.0)
+    if found is not None:
+        assert found.severity == "problem"
+        assert "depends on x2" in found.detail
+        assert "x0" not in found.detail
+        assert found.remedy == "Try noise='input' (now 'learned'): noise that depends on the columns."
+
+
+def test_groups_are_found_only_if_they_differ_materially_and_beyond_chance() -> None:
+    estimator = regressor(epochs=5, cv=1).fit(*line(80))
+    cases = [
+        (0.99, 0.70, 1e-6, "problem"),
+        (0.97, 0.85, 1e-6, "advice"),
+        (0.92, 0.89, 1e-9, None),
+        (0.99, 0.7, 0.01, None),
+    ]
+    for wide, narrow, p, severity in cases:
+        groups = (CoverageGroup("-2 to 0", 150.0, wide, 0.7, 2.0), CoverageGroup("0 to 2", 150.0, narrow, 1.4, 2.0))
+        one = ConditionalCoverage("t0", "age", "numeric", p, groups)
+        evaluation = dataclasses.replace(scored("new.csv", -0.5, 0.1), conditional=(one,))
+        found = [f for f in diagnose(estimator, [evaluation]) if f.title == "Row-dependent width on new.csv"]
+        assert [f.severity for f in found] == ([severity] if severity else [])
+        if found:
+            assert f"{wide:.1%} of the 150 rows with age -2 to 0 (too wide)" in found[0].detail
+            assert f"{narrow:.1%} of the 150 rows with 0 to 2 (too narrow)" in found[0].detail
+    close = tuple(dataclasses.replace(group, size=size) for group, size in zip(one.groups, (0.9, 1.2), strict=True))
+    evaluation = dataclasses.replace(evaluation, conditional=(dataclasses.replace(one, p=1e-9, groups=close),))
+    assert not [f for f in diagnose(estimator, [evaluation]) if "width" in f.title]  # as by an error of the mean
+    local = regressor(epochs=5, cv=1, noise="input").fit(*line(80))
+    evaluation = dataclasses.replace(evaluation, conditional=(dataclasses.replace(one, p=1e-9),))
+    remedies = [f.remedy for f in diagnose(local, [evaluation]) if "width" in f.title]
+    assert remedies
+    assert "noise=" not in remedies[0]
+
+
+def test_calibrated_forecasts_are_rarely_found_to_have_row_dependent_widths() -> None:
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(150):
+        mean, width = rng.normal(size=(2, 200, 1))
+        ends = {"low": mean - np.exp(width), "high": mean + np.exp(width)}
+        table = pd.DataFrame(rng.normal(size=(200, 4)), columns=list("abcd")).assign(kind=rng.choice(list("xyz"), 200))
+        cdf = rng.random((200, 1))
+        groups = coverage_by_group(fit_schema(table), table, ("y",), mean=mean, cdf=cdf, weight=None, **ends)
+        assert len(groups) == 7
+        found += min(group.p for group in groups) < 0.05
+    assert found <= 0.05 * 150 + 4.0 * math.sqrt(150 * 0.05 * 0.95)
 
 
 def test_every_rule_is_asked() -> None:

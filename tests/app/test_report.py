@@ -20,10 +20,11 @@ from fathomless.app.page.analysis import analyse
 from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.markup import _linker
 from fathomless.app.page.report import Page, _next_steps, render
+from fathomless.app.page.widths import width_groups
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.nn.architectures import MLP
-from fathomless.plots.page import format_with_error, number
+from fathomless.plots.page import format_with_error, number, percent
 from fathomless.system.errors import ConvergenceWarning
 from html_tree import Tree
 
@@ -367,6 +368,31 @@ def test_each_target_has_its_pictures_up_to_four(two_targets, few_rows, html_of)
     headings = [h["text"] for h in tree.all("h3")]
     assert [headings.count(name) for name in "abcdef"] == [3, 3, 3, 3, 0, 0]
     assert "No pictures of 2 further targets." in tree.text
+
+
+def test_the_page_has_the_coverage_by_width_prediction_and_category() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"size": rng.normal(size=300), "kind": rng.choice(["<i>a</i>", "b"], 300)})
+    y = X["size"].to_numpy() + np.where(X["kind"] == "b", 1.0, 0.1) * rng.normal(size=300)
+    one = page(small(UnboundedDepthRegressor, cv=3), X, y, ("price",))
+    tree = Tree(render(one))
+    assert "price: width of the intervals" in [h["text"] for h in tree.all("h3")]
+    rows = [cell["text"] for cell in tree.all("th")]
+    groups = {c.variable: c.groups for c in one.evaluations[0].conditional}
+    for variable, name in (("interval width", "width"), ("prediction", "prediction"), ("kind", "kind")):
+        assert [f"{name} {group.label}".replace("-", "−") in rows for group in groups[variable]] == [True] * len(
+            groups[variable]
+        )
+    assert {"narrow half", "wide half", "kind <i>a</i>"} <= set(rows)
+    coverages = [f"{percent(group.coverage)}" for group in groups["kind"]]
+    assert all(coverage in tree.text for coverage in coverages)
+    halves = [width_groups(one.evaluations[0])[0].table.rows[half] for half in (0, 1)]
+    quarters = groups["interval width"]
+    for row, pair in zip(halves, (quarters[:2], quarters[2:]), strict=True):
+        assert row[2] == percent(sum(g.rows * g.coverage for g in pair) / sum(g.rows for g in pair))
+    older = dataclasses.replace(one.evaluations[0], conditional=())
+    assert width_groups(older) == []
+    assert "narrow half" not in render(dataclasses.replace(one, evaluations=[older]))
 
 
 def test_rows_that_were_trained_on_are_called_so(few_rows, regression, html_of):

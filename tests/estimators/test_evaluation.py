@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 from sklearn import metrics as oracle
 
+from fathomless.data.frames import fit_schema
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators import evaluation
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -152,6 +153,7 @@ def test_scores_of_numbers_match_scikit_learn_and_the_predictive_distribution(
         "crps": metrics.crps_normal_mixture(
             y, p.log_weight.exp(), component.loc[..., 0], component.scale[..., 0]
         ).mean(),
+        "interval_score_90": metrics.interval_score(y, *p.interval(0.9), 0.9).mean(),
     }
     for level in (0.5, 0.9, 0.95):
         expected[f"coverage_{100 * level:.0f}"] = metrics.coverage(y, *p.interval(level))
@@ -263,17 +265,18 @@ def test_the_error_of_a_coverage_is_binomial(one_number: UnboundedDepthRegressor
 # --------------------------------------------------------------------------------------------------- crps
 
 
-@pytest.mark.parametrize("draws", [1, 40])
-def test_the_estimated_probability_score_is_unbiased(draws: int) -> None:
+def test_probability_scores_of_few_and_many_components_agree() -> None:
+    """Equal components: the exact formula, and the quadrature for more components than it is used for."""
     rng = np.random.default_rng(0)
-    loc = torch.tensor(rng.normal(size=(draws, 1, 1)) * np.ones((1, 20_000, 1)))
-    mixture = Mixture(torch.zeros(draws), Normal(loc, torch.tensor(0.7, dtype=torch.float64)))
-    y = np.full((20_000, 1), 0.3)
-    exact = metrics.crps_normal_mixture(y[:1], mixture.weight, loc[:, :1], np.full((draws, 1, 1), 0.7))
-    estimate = metrics.crps_samples(y, mixture.sample(evaluation._DRAWS, torch.Generator().manual_seed(0)))
-    assert abs(estimate.mean() - exact.item()) < 4.5 * metrics.standard_error(estimate)
-    ours = evaluation._crps(mixture, y, torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(ours, exact.item() if draws == 1 else estimate, rtol=1e-9)
+    loc, y = rng.normal(size=(3, 40, 1)), rng.normal(size=(40, 1))
+    for family in (Normal, Laplace):
+        few, many = (
+            Mixture(torch.zeros(3 * k), family(torch.tensor(np.tile(loc, (k, 1, 1))), torch.tensor(0.7)))
+            for k in (1, 30)
+        )
+        exact = evaluation._crps(few, y)
+        assert not np.array_equal(evaluation._crps(many, y), exact)
+        np.testing.assert_allclose(evaluation._crps(many, y), exact, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -281,15 +284,79 @@ def test_the_estimated_probability_score_is_unbiased(draws: int) -> None:
     [(Laplace, {}, stats.laplace), (StudentT, {"df": torch.tensor(4.0)}, stats.t(df=4))],
     ids=["laplace", "student_t"],
 )
-def test_probability_scores_of_other_noise_match_their_definition(family: Any, more: Any, law: Any) -> None:
-    n, y = 20_000, 0.8
-    grid = np.linspace(-200.0, 200.0, 400_001)
-    expected = np.trapezoid(np.square(law.cdf(grid) - (grid >= y)), grid)
-    X = np.column_stack([np.zeros(n), np.ones(n)])
-    score = evaluate(Forecaster(VECTOR, family, **more), X, np.full(n, y), name="rows").scores["crps"]
-    assert score.value == pytest.approx(expected, abs=4.5 * (score.error or 0.0) + 1e-3)
-    assert score.error is not None
-    assert score.error < 0.01 * expected
+def test_scores_of_other_noise_match_their_definition(family: Any, more: Any, law: Any) -> None:
+    grid = np.linspace(-400.0, 400.0, 800_001)
+    for y in (0.8, -3.0):
+        expected = np.trapezoid(np.square(law.cdf(grid) - (grid >= y)), grid)
+        found = evaluate(Forecaster(VECTOR, family, **more), np.array([[0.0, 1.0]] * 2), [y, y], name="rows").scores
+        assert found["crps"].value == pytest.approx(expected, abs=1.1e-3)  # the step of the grid at y
+        low, high = law.interval(0.9)
+        score = high - low + 20.0 * (max(low - y, 0.0) + max(y - high, 0.0))
+        assert found["interval_score_90"].value == pytest.approx(score, rel=1e-9)
+
+
+# --------------------------------------------------------------------------------------------------- groups
+
+
+def forecast(n: int, wrong: bool, seed: int = 0) -> tuple[Array, Array, pd.DataFrame]:
+    """Return predictions (N, 2), targets and columns; the noise depends on a column, as the width does unless wrong."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"a": rng.normal(size=n), "b": rng.normal(size=n), "kind": rng.choice(["x", "y", "z"], n)})
+    noise = np.exp(0.6 * table["a"].to_numpy() + 0.5 * (table["kind"] == "z"))
+    X = np.column_stack([table["b"], np.ones(n) if wrong else noise])
+    return X, X[:, 0] + noise * rng.normal(size=n), table
+
+
+class Columns(Forecaster):
+    """A forecaster of rows with two columns of predictions and columns of a table."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        super().__init__(VECTOR)
+        self.schema_ = fit_schema(table)
+
+    def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
+        return super().predict_dist(X[["mean", "std"]])
+
+
+def test_coverage_of_groups_is_that_of_their_rows_and_misplaced_widths_are_significant() -> None:
+    for wrong in (False, True):
+        X, y, table = forecast(3000, wrong)
+        frame = table.assign(mean=X[:, 0], std=X[:, 1])
+        estimator = Columns(frame)
+        found = evaluate(estimator, frame, y, name="rows", targets=("price",))
+        groups = {one.variable: one for one in found.conditional}
+        assert set(groups) >= {"prediction", "a", "b", "kind"}
+        assert ("interval width" in groups) == (not wrong)  # all widths are equal
+        inside = np.abs(y - X[:, 0]) <= stats.norm.isf(0.05) * X[:, 1]
+        for variable, values in (("prediction", X[:, 0]), ("a", table["a"]), ("b", table["b"])):
+            quarter = np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), values)
+            for k, group in enumerate(groups[variable].groups):
+                assert group.rows == 750
+                assert group.coverage == pytest.approx(inside[quarter == k].mean(), abs=1e-12)
+                assert group.width == pytest.approx(2 * stats.norm.isf(0.05) * X[quarter == k, 1].mean(), rel=1e-9)
+        for group in groups["kind"].groups:
+            part = (table["kind"] == group.label).to_numpy()
+            assert group.coverage == pytest.approx(inside[part].mean(), abs=1e-12)
+            assert group.size == pytest.approx(
+                np.sqrt(np.mean(np.clip((y - X[:, 0]) / X[:, 1], -8.0, 8.0)[part] ** 2)), rel=1e-6
+            )
+        assert (groups["a"].p < 1e-6, groups["kind"].p < 1e-6) == (wrong, wrong)
+        assert min(groups["b"].p, groups["prediction"].p) > 0.01
+
+
+def test_whole_weights_count_as_equal_rows_in_groups() -> None:
+    X, y, table = forecast(400, wrong=True)
+    frame = table.assign(mean=X[:, 0], std=X[:, 1])
+    weight = np.random.default_rng(1).integers(0, 4, 400)
+    estimator = Columns(frame)
+    weighted = evaluate(estimator, frame, y, name="rows", sample_weight=weight).conditional
+    index = np.repeat(np.arange(400), weight)
+    repeated = evaluate(estimator, frame.iloc[index], y[index], name="rows").conditional
+    ours, theirs = ({c.variable: c for c in found} for found in (weighted, repeated))
+    assert ours["kind"].p == pytest.approx(theirs["kind"].p, rel=1e-9)
+    for variable in ("prediction", "kind"):
+        for a, b in zip(ours[variable].groups, theirs[variable].groups, strict=True):
+            assert dataclasses.astuple(a)[1:] == pytest.approx(dataclasses.astuple(b)[1:], rel=1e-9)
 
 
 # --------------------------------------------------------------------------------------------------- chunks
@@ -303,7 +370,7 @@ def test_chunks_do_not_change_what_is_found(
     monkeypatch.setattr(evaluation, "_CHUNK", 700)
     for (estimator, X, y, names), expected in zip(rows, whole, strict=True):
         found = evaluate(estimator, X, y, name="new", targets=names)
-        agree(found, expected, skip=("crps",))  # from draws: as many networks as here are beyond the exact way
+        agree(found, expected)
 
 
 def test_forty_thousand_rows_are_scored_in_parts() -> None:
@@ -451,6 +518,8 @@ def agree(found: Evaluation, expected: Evaluation, rel: float = 1e-9, skip: tupl
         assert found.confusion is None
     else:
         np.testing.assert_array_equal(found.confusion, expected.confusion, strict=True)
+    if rel == 0:
+        assert found.conditional == expected.conditional
     for field in ("name", "task", "rows", "labels", "targets"):
         assert getattr(found, field) == getattr(expected, field)
 
@@ -462,6 +531,22 @@ def test_saved_evaluations_come_back_to_the_bit(evaluations: list[Evaluation], t
         again = Evaluation.load(tmp_path / str(number)).save(tmp_path / "again")
         for path in (tmp_path / str(number)).iterdir():
             assert (again / path.name).read_bytes() == path.read_bytes()
+
+
+def test_evaluations_of_older_versions_are_loaded(evaluations: list[Evaluation], tmp_path: Path) -> None:
+    assert evaluations[2].conditional
+
+    def older(meta: Any, tensors: Any) -> None:
+        meta.pop("conditional")
+        for key in ("scores", "baseline"):
+            meta[key] = [entry for entry in meta[key] if entry[0] != "interval_score_90"]
+
+    evaluations[2].save(tmp_path)
+    changed(tmp_path, older)
+    found = Evaluation.load(tmp_path)
+    assert found.conditional == ()
+    assert [*found.scores, "interval_score_90"] != list(evaluations[2].scores)
+    assert {**found.scores, "interval_score_90": evaluations[2].scores["interval_score_90"]} == evaluations[2].scores
 
 
 def changed(folder: Path, change: Any) -> None:
@@ -500,6 +585,23 @@ CHANGES: dict[str, Any] = {
     "counts of other rows": lambda m, t: (t["confusion"] if "confusion" in t else t["calibration/pit"]).add_(1),
     "a calibration that is gone": lambda m, t: [t.pop(k) for k in list(t) if k.startswith("calibration/c")],
 }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m, t: m["conditional"][0].pop(),
+        lambda m, t: m["conditional"][0].__setitem__(3, "0.5"),
+        lambda m, t: m["conditional"][0][4][0].__setitem__(2, 1),
+        lambda m, t: m["conditional"][0][4][0].append(1.0),
+        lambda m, t: m.update(conditional=3),
+    ],
+)
+def test_altered_groups_are_refused(evaluations: list[Evaluation], tmp_path: Path, change: Any) -> None:
+    evaluations[2].save(tmp_path)
+    changed(tmp_path, change)
+    with pytest.raises(FileError, match="does not contain an evaluation that this version can load"):
+        Evaluation.load(tmp_path)
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())

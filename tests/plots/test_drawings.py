@@ -291,6 +291,17 @@ def test_large_numbers_have_short_ticks():
     assert not ax.yaxis.get_offset_text().get_text()
 
 
+def test_the_legend_of_widths_has_the_coverage_of_quarters():
+    mean = np.arange(40.0)
+    y = np.where(mean < 10, mean + 3.0, mean)  # the first quarter is outside
+    ax = plots.interval_widths(y, mean, mean - 1.0, mean + 1.0, ax=fresh())
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    quarters = sorted(label for label in labels if "±" in label)
+    assert quarters == ["1: 0 ± 9.5 % of 10", *(f"{k}: 100 ± 9.5 % of 10" for k in (2, 3, 4))]
+    ax = plots.interval_widths(y, mean, mean - 1.0, mean + 1.0, quarters=[(900, 0.95)] * 4, ax=fresh())
+    assert "4: 95 ± 1 % of 900" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
 def test_what_is_given_stays_as_it_is():
     y, mean = Y.copy(), MEAN.copy()
     plots.intervals(y, mean, mean - 1, mean + 1, ax=fresh())
@@ -332,6 +343,9 @@ def test_what_is_given_stays_as_it_is():
         (lambda: plots.intervals([1.0], [1.0], [2.0], [0.0]), "1 intervals have low above high"),
         (lambda: plots.intervals([1.0], [1.0, 2.0], [0.0], [2.0]), "different shapes"),
         (lambda: plots.intervals([np.inf], [1.0], [0.0], [2.0]), "y has 1 NaN or infinite"),
+        (lambda: plots.interval_widths([1.0], [1.0], [2.0], [0.0]), "1 intervals have low above high"),
+        (lambda: plots.interval_widths([1.0], [1.0], [0.0], [2.0], level=1.0), "level=1.0"),
+        (lambda: plots.interval_widths([1.0], [1.0], [0.0], [2.0], quarters=[(1, 0.9)]), "four pairs"),
         (lambda: plots.functions([1.0], [[1.0, 2.0]], [0.5]), r"quantiles have shape \(1, 2\).*\(1, 1\)"),
         (lambda: plots.functions([1.0], [[1.0], [2.0]], [0.9, 0.1]), "decrease"),
         (lambda: plots.functions([1.0], [[2.0], [1.0]], [0.1, 0.9]), "decrease"),

@@ -1,5 +1,6 @@
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from scipy import integrate, stats
 from sklearn import metrics as sklearn_metrics
 
 from fathomless.posterior import metrics
-from fathomless.posterior.mixtures import Mixture, Normal
+from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
+from fathomless.posterior.tabulated import TabulatedT, tabulate
 from fathomless.system.errors import DataError
 
 
@@ -115,6 +117,109 @@ def test_crps_of_a_mixture_of_one_is_that_of_the_gaussian():
     np.testing.assert_allclose(ours, metrics.crps_gaussian(y, mean, np.full((6, 2), 0.7)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("y", [0.3, -4.0])
+@pytest.mark.parametrize("df", [1.5, 2.1, 5.0, 1e6])
+def test_crps_of_student_s_law_matches_its_definition(y, df):
+    law = stats.t(df, loc=1.0, scale=0.5)
+    left, _ = integrate.quad(lambda t: law.cdf(t) ** 2, -np.inf, y, limit=400)
+    right, _ = integrate.quad(lambda t: law.sf(t) ** 2, y, np.inf, limit=400)
+    ours = metrics.crps_student([y], [1.0], [0.5], [df])[0]
+    assert ours == pytest.approx(left + right, rel=1e-6)
+    if df == 1e6:
+        assert ours == pytest.approx(metrics.crps_gaussian([y], [1.0], [0.5])[0], rel=1e-5)
+
+
+def test_crps_of_laplace_mixtures_matches_its_definition():
+    rng = np.random.default_rng(0)
+    loc, scale = rng.normal(size=(4, 5)), np.exp(rng.normal(size=(4, 5)))
+    scale[1] = scale[0] * np.array([1.0, 1.0 + 1e-12, 1.0 + 1e-8, 1.0 - 1e-5, 1.1])  # (almost) equal scales
+    weight, y = rng.dirichlet(np.ones(4), 5).T, rng.normal(size=5)
+    ours = metrics.crps_laplace_mixture(y, weight, loc, scale)
+    for j in range(5):
+        cdf = partial(lambda t, j: weight[:, j] @ stats.laplace.cdf(t, loc[:, j], scale[:, j]), j=j)
+        assert ours[j] == pytest.approx(crps_by_integration(y[j], cdf), rel=1e-6)
+    one = metrics.crps_laplace(y, loc[0], scale[0])
+    np.testing.assert_allclose(metrics.crps_laplace_mixture(y, [1.0], loc[:1], scale[:1]), one, rtol=1e-12)
+    far = metrics.crps_laplace_mixture([0.0], [0.5, 0.5], [[-1e3], [1e3]], [[1e-3], [1.0]])  # exponentials underflow
+    assert far[0] == pytest.approx(500.0 - 0.125 * 0.75 * 1.001 * 2, rel=1e-6)
+
+
+def test_crps_with_weights_of_each_row_is_that_of_each_row():
+    rng = np.random.default_rng(1)
+    mean, std, y = rng.normal(size=(3, 6)), np.exp(rng.normal(size=(3, 6))), rng.normal(size=6)
+    weight = rng.dirichlet(np.ones(3), 6).T
+    for score in (metrics.crps_normal_mixture, metrics.crps_laplace_mixture):
+        one = [score(y[j], weight[:, j], mean[:, j], std[:, j]) for j in range(6)]
+        np.testing.assert_allclose(score(y, weight, mean, std), one, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("draws", "apart", "sizes", "one", "all_"),
+    [
+        (1, 0.0, 0.0, 1e-4, 1e-5),
+        (20, 0.5, 0.3, 1e-4, 1e-5),
+        (3, 10.0, 1.5, 0.05, 1e-3),  # distant, narrow modes
+    ],
+)
+def test_crps_by_quadrature_matches_the_exact_one(draws, apart, sizes, one, all_):
+    rng = np.random.default_rng(2)
+    loc, scale = apart * rng.normal(size=(draws, 400)), np.exp(sizes * rng.normal(size=(draws, 400)))
+    weight = rng.dirichlet(np.ones(draws))
+    for family, exact in ((Normal, metrics.crps_normal_mixture), (Laplace, metrics.crps_laplace_mixture)):
+        law = Mixture(np.log(weight), family(loc, scale))
+        y = law.sample(1, torch.Generator().manual_seed(0))[0].numpy()
+        y[:2] = loc.min() - 50.0, loc.max() + 50.0  # beyond all quantiles
+        ours, expected = metrics.crps_law(y, law), exact(y, weight, loc, scale)
+        np.testing.assert_allclose(ours, expected, rtol=one)
+        assert ours.mean() == pytest.approx(expected.mean(), rel=all_)
+
+
+@pytest.mark.parametrize("df", [2.05, 5.0, 1e6])
+def test_crps_by_quadrature_with_a_tabulated_distribution_function(df):
+    n = 20_000
+    law = Mixture(np.zeros(1), StudentT(np.zeros((1, n)), np.full((1, n), 2.0), df))
+    table = tabulate(law)
+    assert isinstance(table.component, TabulatedT)
+    y = law.sample(1, torch.Generator().manual_seed(0))[0]
+    y[:2] = torch.tensor([-1e20, 1e20])
+    np.testing.assert_allclose(table.cdf(y), law.cdf(y), atol=1e-8)
+    assert table.icdf(0.05)[0].item() == pytest.approx(2.0 * stats.t.ppf(0.05, df), rel=1e-7)
+    exact = metrics.crps_student(y, np.zeros(n), np.full(n, 2.0), np.full(n, df))
+    np.testing.assert_allclose(metrics.crps_law(y, table), exact, rtol=1e-4)
+
+
+def test_only_large_mixtures_of_one_student_s_law_have_a_table():
+    loc = np.zeros((2, 20_000))
+    for law in (StudentT(loc[:, :5], 1.0, 5.0), StudentT(loc, 1.0, [[5.0], [6.0]]), Normal(loc, 1.0)):
+        mixture = Mixture(np.zeros(2), law)
+        assert tabulate(mixture) is mixture
+
+
+def test_the_interval_score_is_the_sum_of_two_quantile_losses():
+    rng = np.random.default_rng(3)
+    y, ends = 2.0 * rng.normal(size=50), np.sort(rng.normal(size=(2, 50)), 0)
+    loss = sum(sklearn_metrics.mean_pinball_loss(y, q, alpha=p) for q, p in zip(ends, (0.1, 0.9), strict=True))
+    ours = metrics.interval_score(y, *ends, 0.8)
+    assert ours.mean() == pytest.approx(2.0 / 0.2 * loss, rel=1e-12)
+    assert metrics.interval_score([0.0], [0.0], [1.0], 0.5)[0] == 1.0
+
+
+def test_groups_are_compared_as_in_scipy_and_weights_repeat_rows():
+    rng = np.random.default_rng(4)
+    values, group = rng.normal(size=90).round(1), rng.integers(0, 4, 90)
+    parts = [values[group == k] for k in range(4)]
+    assert metrics.kruskal_wallis(values, group) == pytest.approx(stats.kruskal(*parts).pvalue, rel=1e-9)
+    weight = rng.integers(1, 4, 90)
+    repeated = metrics.kruskal_wallis(np.repeat(values, weight), np.repeat(group, weight))
+    assert metrics.kruskal_wallis(values, group, weight) == pytest.approx(repeated, rel=1e-9)
+    assert metrics.kruskal_wallis(np.ones(5), [0, 0, 1, 1, 1]) == 1.0
+
+
+def test_normal_scores_are_bounded():
+    found = metrics.normal_scores([0.0, 0.05, 0.5, 1.0])
+    np.testing.assert_allclose(found, [-8.0, stats.norm.ppf(0.05), 0.0, 8.0], rtol=1e-12)
+
+
 def test_crps_from_samples_matches_all_pairs():
     rng = np.random.default_rng(5)
     y, x = rng.normal(size=3), rng.normal(size=(8, 3))
@@ -191,6 +296,15 @@ def test_tensors_of_any_precision_are_taken():
         lambda: metrics.crps_gaussian([0.0], [0.0, 1.0], [1.0, 1.0]),
         lambda: metrics.crps_normal_mixture([0.0], [0.5, 0.4], [[0.0], [0.0]], [[1.0], [1.0]]),
         lambda: metrics.crps_normal_mixture([0.0], [1.0], [[0.0], [0.0]], [[1.0], [1.0]]),
+        lambda: metrics.crps_normal_mixture([0.0], [[0.5], [0.4]], [[0.0], [0.0]], [[1.0], [1.0]]),
+        lambda: metrics.crps_laplace([0.0], [0.0], [-1.0]),
+        lambda: metrics.crps_laplace_mixture([0.0], [1.0], [[0.0]], [[0.0]]),
+        lambda: metrics.crps_student([0.0], [0.0], [1.0], [1.0]),
+        lambda: metrics.interval_score([0.0], [1.0], [0.0], 0.9),
+        lambda: metrics.interval_score([0.0], [0.0], [1.0], 1.0),
+        lambda: metrics.kruskal_wallis([0.0, 1.0], [1, 1]),
+        lambda: metrics.kruskal_wallis([0.0, 1.0], [1, 2], [0.0, 1.0]),
+        lambda: metrics.normal_scores([1.5]),
         lambda: metrics.crps_samples([0.0], [[0.0]]),
         lambda: metrics.crps_samples([0.0, 1.0], [[0.0], [1.0]]),
         lambda: metrics.coverage([0.0], [1.0], [0.0]),

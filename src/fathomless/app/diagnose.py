@@ -13,6 +13,7 @@ import torch
 from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.conditional import OWN, ConditionalCoverage
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.estimators.preparation import FEW_ROWS
@@ -37,6 +38,8 @@ _SIMULATIONS = 4000
 _CHANCE = 0.995  # quantile of the calibration error under perfect calibration
 _MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row and target
 _LARGE = 0.05
+_UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the mean as large as the noise would explain
+_SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
 
@@ -270,6 +273,8 @@ def _overfitting(summary: FitSummary) -> Iterator[Finding]:
     for evaluation in summary.evaluations:
         if summary.training is None or _reference(summary, evaluation) is not None:
             continue
+        if summary.estimator.fold_ is not None and evaluation.name not in _UNSEEN:
+            continue  # all networks but one were trained on a training row, and the difference is no overfitting
         if (loss := _loss(summary.training, evaluation)) is not None:
             yield Finding("problem", "Overfitting", f"{loss}.", _sentence(_against_overfitting(summary)))
 
@@ -406,6 +411,54 @@ def _interval_calibration(evaluation: Evaluation) -> tuple[float, str] | None:
     return (size, f"{'; '.join(details)}.") if details else None
 
 
+def _row_dependent_width(summary: FitSummary) -> Iterator[Finding]:
+    """Find variables on which the size of the errors depends while the width of the intervals does not follow."""
+    for evaluation in summary.evaluations:
+        found = [one for one in evaluation.conditional if one.p < 2.0 * _BEYOND and _is_uneven(one)]
+        if not found:
+            continue
+        found.sort(key=lambda one: one.p)
+        lowest = [min(one.groups, key=lambda group: group.coverage) for one in found]
+        # certain beyond two standard errors of the coverage of the group
+        certain = [0.9 - g.coverage - 2.0 * math.sqrt(0.9 * 0.1 / g.rows) > _LARGE for g in lowest]
+        several = len(evaluation.targets) > 1
+        yield Finding(
+            "problem" if any(certain) else "advice",
+            f"Row-dependent width on {evaluation.name}",
+            " ".join(_describe_width(one, several) for one in found[:_SHOWN]),
+            _width_remedy(summary),
+        )
+
+
+def _is_uneven(found: ConditionalCoverage) -> bool:
+    """Return True if coverage and size of the errors differ more than errors of the mean below the noise explain."""
+    coverages = [group.coverage for group in found.groups]
+    sizes = [group.size for group in found.groups]
+    return max(coverages) - min(coverages) > _LARGE and max(sizes) > _UNEVEN * min(sizes)
+
+
+def _describe_width(found: ConditionalCoverage, several: bool) -> str:
+    """Return the coverage in the group with the smallest and the largest errors relative to the intervals."""
+    smallest, largest = (choose(found.groups, key=lambda group: group.size) for choose in (min, max))
+    name = f"the {found.variable}" if found.variable in OWN else found.variable
+    of_target = f" of {found.target}" if several else ""
+    wide, narrow = ("too wide" if group.size < 1.0 else "too narrow" for group in (smallest, largest))
+    return (
+        f"The size of the errors{of_target} relative to the intervals depends on {name}: the 90 % intervals cover "
+        f"{smallest.coverage:.1%} of the {smallest.rows:,.0f} rows with {found.variable} {smallest.label} ({wide}), "
+        f"and {largest.coverage:.1%} of the {largest.rows:,.0f} rows with {largest.label} ({narrow})."
+    )
+
+
+def _width_remedy(summary: FitSummary) -> str:
+    if summary.given.get("noise") == "learned":
+        return f"Try noise='input' (now {summary.given['noise']!r}): noise that depends on the columns."
+    return (
+        "Do not rely on the intervals of single rows; add columns that have information on the size of the errors, or "
+        "collect more rows."
+    )
+
+
 def _worst_coverage(evaluation: Evaluation, t: int) -> tuple[float, float]:
     """Return the level whose coverage differs most, in units of its tolerance, and the coverage."""
     levels, shares = evaluation.calibration["levels"], evaluation.calibration["coverage"][:, t]
@@ -514,6 +567,7 @@ _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _overfitting,
     _distribution_shift,
     _poor_calibration,
+    _row_dependent_width,
     _noise_at_lower_bound,
     _few_rows,
     _outliers,

@@ -20,10 +20,12 @@ from fathomless.data.frames import read_labels, read_target, take
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
 from fathomless.estimators.base import PredictiveEstimator
+from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_group, pack, unpack
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
-from fathomless.posterior.mixtures import Mixture, Normal
+from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
+from fathomless.posterior.tabulated import tabulate
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
@@ -38,16 +40,16 @@ _CHUNK = 16384  # rows predicted at once
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
-_PAIRED = 32  # components up to which the exact CRPS of a Gaussian mixture, of quadratic cost, is faster than draws
-_DRAWS = 100  # draws per row for the CRPS of other mixtures
+_PAIRED = 64  # components up to which the exact CRPS of a mixture, of quadratic cost, is faster than quadrature
 _LEAST_SPREAD = 1e-3  # minimum scale of the constant prediction, in standard deviations of the training targets
 
 _COVERAGES = {"coverage_50": 0.5, "coverage_90": 0.9, "coverage_95": 0.95}
 _SCORES = {
     "classification": ("log_likelihood", "accuracy", "brier", "ece", "auroc"),
-    "regression": ("log_likelihood", "rmse", "mae", "r2", "crps", *_COVERAGES),
+    "regression": ("log_likelihood", "rmse", "mae", "r2", "crps", "interval_score_90", *_COVERAGES),
     "density": ("log_likelihood",),
 }
+_OPTIONAL = ({"auroc"}, {"interval_score_90"})  # not defined for all rows; not written by older versions
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +66,9 @@ class Evaluation:
         Number of rows of the scores; a row of weight k counts as k rows.
     scores : mapping of str to Score
         Regression: log_likelihood (joint log density, nats per row in the units of y), rmse, mae, r2, crps,
-        coverage_50, coverage_90, coverage_95 (fraction of rows inside the central interval); all but the first are
-        averaged over targets. Classification: log_likelihood, accuracy, brier, ece, and auroc of the second class if
+        interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95 (fraction of rows inside
+        the central interval); all but the first are averaged over targets. Evaluations of older versions have no
+        interval_score_90. Classification: log_likelihood, accuracy, brier, ece, and auroc of the second class if
         there are two classes and both occur.
     baseline : mapping of str to Score
         The same scores of a constant prediction fitted to these rows: their class frequencies, or a normal distribution
@@ -85,6 +88,9 @@ class Evaluation:
         their "coverage" (19, T).
     confusion : ndarray of int64, shape (K, K), or None
         Counts of true class by predicted class, over all rows; None in regression.
+    conditional : tuple of ConditionalCoverage
+        Coverage of the 90 % intervals in quarters by width and by prediction, and in groups of columns; empty in
+        classification, and in evaluations of older versions.
     """
 
     name: str
@@ -97,6 +103,7 @@ class Evaluation:
     arrays: Mapping[str, Array]
     calibration: Mapping[str, Array]
     confusion: Ints | None
+    conditional: tuple[ConditionalCoverage, ...] = ()
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -120,6 +127,8 @@ class Evaluation:
             "labels": self.labels,
             "targets": self.targets,
         }
+        if self.conditional:
+            meta["conditional"] = pack(self.conditional)
         return io.save(folder, kind="evaluation", tensors=tensors, meta=meta)
 
     @staticmethod
@@ -183,10 +192,10 @@ def evaluate(
 
     Notes
     -----
-    The continuous ranked probability score is exact for Gaussian noise and up to 32 networks. Otherwise it is the
-    unbiased estimate from 100 fixed draws for each row, whose Monte Carlo error adds about 1 % to its standard error.
-    Standard errors describe the variation over samples of rows, NOT over repeated training. The error of auroc is that
-    of DeLong, DeLong & Clarke-Pearson, Biometrics 44 (1988).
+    The continuous ranked probability score is exact for mixtures of up to 64 Gaussian or Laplace laws and for one
+    Student's t law. Otherwise it is computed by quadrature of the distribution function
+    (:func:`~fathomless.posterior.metrics.crps_law`). Standard errors describe the variation over samples of rows, NOT
+    over repeated training. The error of auroc is that of DeLong, DeLong & Clarke-Pearson, Biometrics 44 (1988).
 
     In addition to X, memory is needed for a few numbers for each row.
 
@@ -378,6 +387,8 @@ class _NumberPredictions:
     log_density: Floats  # (N,)
     crps: Floats
     pit: Floats  # F(y)
+    low: Floats  # ends of the 90 % interval
+    high: Floats
 
 
 def _evaluate_numbers(
@@ -390,12 +401,11 @@ def _evaluate_numbers(
     fold: Any,
     weight: Floats | None,
 ) -> Evaluation:
-    generator = torch.Generator().manual_seed(0)
     predictions: list[_NumberPredictions] = []
     pictures = []
     for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
         p = cast(ContinuousPredictive, p)
-        predictions.append(_predict_numbers(p, y[part], generator))
+        predictions.append(_predict_numbers(p, y[part]))
         if len(picked):
             pictures.append(_picture_of_numbers(p.take(picked), y[part][picked]))
     rows = _NumberPredictions(**_concatenate([vars(part) for part in predictions]))
@@ -417,25 +427,41 @@ def _evaluate_numbers(
             "coverage": np.array(inside).T,
         },
         confusion=None,
+        conditional=coverage_by_group(
+            vars(estimator).get("schema_"),
+            X,
+            targets,
+            mean=rows.mean,
+            low=rows.low,
+            high=rows.high,
+            cdf=rows.pit,
+            weight=weight,
+        ),
     )
 
 
-def _predict_numbers(p: ContinuousPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+def _predict_numbers(p: ContinuousPredictive, y: Floats) -> _NumberPredictions:
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
     return _NumberPredictions(
         mixture.mean.numpy(),
         p.log_prob(y[:, 0] if p.squeeze else y).numpy(),
-        _crps(mixture, y, generator),
+        _crps(mixture, y),
         mixture.cdf(y).numpy(),
+        mixture.icdf(0.05).numpy(),
+        mixture.icdf(0.95).numpy(),
     )
 
 
-def _crps(mixture: Mixture, y: Floats, generator: torch.Generator) -> Floats:
-    """Return the continuous ranked probability score, (N, T): exact for few Gaussians, else estimated from draws."""
+def _crps(mixture: Mixture, y: Floats) -> Floats:
+    """Return the continuous ranked probability score, (N, T): by a formula for few components, else by quadrature."""
     match mixture.component:
         case Normal(loc, scale) if len(loc) <= _PAIRED:
             return metrics.crps_normal_mixture(y, mixture.weight, loc, scale)
-    return metrics.crps_samples(y, mixture.sample(_DRAWS, generator))
+        case Laplace(loc, scale) if len(loc) <= _PAIRED:
+            return metrics.crps_laplace_mixture(y, mixture.weight, loc, scale)
+        case StudentT(loc, scale, df) if len(loc) == 1:
+            return metrics.crps_student(y, loc[0], scale[0], df[0])
+    return metrics.crps_law(y, tabulate(mixture))
 
 
 def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:
@@ -462,7 +488,9 @@ def _constant_prediction(y: Floats, known: TargetScale, weight: Floats | None) -
     normal = Normal(torch.tensor(mean), torch.tensor(std))
     truth = torch.tensor(y)
     log_density = normal.log_prob(truth).sum(1).numpy()
-    return _NumberPredictions(mean, log_density, metrics.crps_gaussian(y, mean, std), normal.cdf(truth).numpy())
+    low, high = (normal.icdf(torch.tensor(p, dtype=torch.float64)).numpy() for p in (0.05, 0.95))
+    crps = metrics.crps_gaussian(y, mean, std)
+    return _NumberPredictions(mean, log_density, crps, normal.cdf(truth).numpy(), low, high)
 
 
 def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -> dict[str, Score]:
@@ -476,6 +504,7 @@ def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -
         "mae": mean(np.sqrt(square), weight),
         "r2": _r2(square, y, weight),
         "crps": mean(rows.crps, weight),
+        "interval_score_90": mean(metrics.interval_score(y, rows.low, rows.high, 0.9), weight),
     }
     for key, level in _COVERAGES.items():
         scores[key] = mean((np.abs(rows.pit - 0.5) <= 0.5 * level).astype(np.float64), weight)
@@ -511,7 +540,8 @@ def _check_finite(scores: dict[str, Score]) -> dict[str, Score]:
 def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
-    check_fields(meta, kinds, "an evaluation")
+    groups_of_rows = unpack(meta.get("conditional", []))  # evaluations of older versions have none
+    check_fields({key: value for key, value in meta.items() if key != "conditional"}, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
     if meta["task"] not in _SCORES or meta["rows"] < 1 or columns != 1 or {*map(type, texts)} != {str}:
@@ -536,13 +566,14 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         arrays=groups["arrays"],
         calibration=groups["calibration"],
         confusion=arrays.get("confusion"),
+        conditional=groups_of_rows,
     )
 
 
 def _scores_from(meta: Mapping[str, Any], group: str) -> dict[str, Score]:
     scores = {key: Score(value, error) for key, value, error in meta[group]}
     allowed = _SCORES[meta["task"]]
-    if tuple(scores) not in (allowed, tuple(key for key in allowed if key != "auroc")):
+    if tuple(scores) not in (allowed, *(tuple(key for key in allowed if key not in few) for few in _OPTIONAL)):
         raise DataError(f"its {group} are {list(scores)}; expected are {list(allowed)}")
     for entry in scores.values():
         value, error = entry.value, entry.error

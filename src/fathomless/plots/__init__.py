@@ -13,6 +13,7 @@ from fathomless.plots.effects import dependence, importance
 from fathomless.plots.learning import learning_curves
 from fathomless.plots.predictions import (
     functions,
+    interval_widths,
     intervals,
     predicted_against_observed,
     residuals,
@@ -30,6 +31,7 @@ __all__ = [
     "figure",
     "functions",
     "importance",
+    "interval_widths",
     "intervals",
     "learning_curves",
     "lift",

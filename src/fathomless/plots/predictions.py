@@ -1,6 +1,9 @@
 """Plots of predictions: intervals, functions, residuals, and the sources of uncertainty."""
 
+import itertools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +12,7 @@ from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, diagon
 from fathomless.plots.validation import check_shapes, floats
 from fathomless.system.errors import DataError
 
-__all__ = ["functions", "intervals", "predicted_against_observed", "residuals", "uncertainty_split"]
+__all__ = ["functions", "interval_widths", "intervals", "predicted_against_observed", "residuals", "uncertainty_split"]
 
 _MOST = 100  # largest number of intervals, or groups of rows, in a plot
 
@@ -77,6 +80,97 @@ def intervals(
             ax.plot(place[chosen], truth[chosen], "o", color=colour, markersize=2.8, label=label)
     ax.plot(place, centre, "_", color=INK, markersize=3.5, label="mean")
     ax.set_xticks([])
+    legend(ax)
+    return ax
+
+
+def interval_widths(
+    y: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    *,
+    quarters: Sequence[tuple[float, float]] | None = None,
+    level: float = 0.9,
+    target: str = "y",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the width of prediction intervals against the prediction, with the coverage in quarters by prediction.
+
+    The bands are quarters of the rows, numbered from the lowest predictions. Where coverages differ from the level by
+    more than their errors, the width of the intervals does not follow the size of the errors.
+
+    Parameters
+    ----------
+    y, mean, low, high : array_like, shape (N,)
+        Observations, predicted means and ends of the intervals, in the units of y.
+    quarters : sequence of four pairs, optional
+        Number of rows and coverage of each quarter, for instance of all rows if only a sample is drawn; by default
+        those of the rows drawn.
+    level : float
+        Nominal level of the intervals, between 0 and 1. It gives the binomial error of the coverages.
+    target : str
+        Name of y, for the axes.
+    ax : Axes, optional
+        Axes to draw on; a new figure by default.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    DataError
+        If the arrays have different lengths, an interval has low above high, or `quarters` are not four.
+
+    Examples
+    --------
+    .. plot::
+
+        >>> import numpy as np
+        >>> from fathomless import plots
+        >>> mean, noise = np.random.default_rng(1).normal(size=(2, 200))
+        >>> half = 1.64 + 0.2 * np.abs(mean)
+        >>> ax = plots.interval_widths(mean + np.exp(mean / 2) * noise, mean, mean - half, mean + half)
+    """
+    names = ("y", "mean", "low", "high")
+    arrays = {name: floats(name, values) for name, values in zip(names, (y, mean, low, high), strict=True)}
+    check_shapes(**arrays)
+    truth, centre, below, above = arrays.values()
+    if (below > above).any():
+        raise DataError(f"{int((below > above).sum())} intervals have low above high; low <= high is needed")
+    if not 0.0 < level < 1.0 or (quarters is not None and (len(quarters) != 4 or min(q[0] for q in quarters) <= 0)):
+        raise DataError(
+            f"level={level} and quarters={quarters} were given; allowed are a level between 0 and 1, and four pairs "
+            "of a positive number of rows and a coverage, or None"
+        )
+    inside = (below <= truth) & (truth <= above)
+    width = above - below
+    parts = [part for part in np.array_split(np.argsort(centre, kind="stable"), 4) if len(part)]
+    counted = quarters or [(len(part), float(inside[part].mean())) for part in parts]
+    edges = [*(float(centre[part[0]]) for part in parts), float(centre.max())]
+    ax = start(ax, "Width of the intervals", f"predicted {target}", f"width of the {100 * level:.3g} % interval")
+    style: dict[str, Any] = {"markersize": 2.8, "alpha": max(0.6, _opacity(len(truth)))}
+    for chosen, colour, label in ((inside, BLUE, "inside"), (~inside, RUST, "outside")):
+        if chosen.any():
+            ax.plot(centre[chosen], width[chosen], "o", color=colour, label=label, **style)
+    ends = limits(edges[0], edges[-1])
+    place: dict[str, Any] = {
+        "transform": ax.get_xaxis_transform(),
+        "ha": "center",
+        "va": "top",
+        "color": INK,
+        "fontsize": 8.0,
+    }
+    for k, ((left, right), (rows, share)) in enumerate(zip(itertools.pairwise(edges), counted, strict=False)):
+        if k % 2 == 0:
+            ax.axvspan(left, right, facecolor=INK, alpha=0.08, linewidth=0.0, zorder=0.5)
+        if right - left > 0.04 * (ends[1] - ends[0]):
+            ax.text(0.5 * (left + right), 0.98, str(k + 1), **place)
+        error = 100.0 * math.sqrt(level * (1.0 - level) / rows)
+        ax.plot([], [], " ", label=f"{k + 1}: {100 * share:.3g} ± {error:.2g} % of {rows:,.0f}")
+    ax.set(xlim=ends, ylim=(0.0, 1.15 * float(width.max()) or 1.0))
+    space_ticks(ax)
     legend(ax)
     return ax
 

@@ -4,7 +4,9 @@ Arguments are NumPy arrays, torch tensors or lists. Results are floats or NumPy 
 0 .. C-1. Every function raises :class:`~fathomless.system.errors.DataError` for unequal shapes, empty input and NaN.
 """
 
+import itertools
 import math
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +22,18 @@ __all__ = [
     "brier",
     "coverage",
     "crps_gaussian",
+    "crps_laplace",
+    "crps_laplace_mixture",
+    "crps_law",
     "crps_normal_mixture",
     "crps_samples",
+    "crps_student",
     "expected_calibration_error",
     "hellinger",
+    "interval_score",
+    "kruskal_wallis",
     "nll",
+    "normal_scores",
     "paired_difference",
     "pit",
     "pit_uniformity",
@@ -36,7 +45,22 @@ __all__ = [
 Values = npt.ArrayLike | Tensor
 Floats = npt.NDArray[np.float64]
 
+#: Levels of the quantiles between which a distribution function is integrated.
+_KNOTS = (1e-4, 0.005, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 0.995, 1.0 - 1e-4)
+_NODES = 5  # nodes of Gauss and Legendre between two knots
 _SUM_TOLERANCE = 1e-4  # rounding of probabilities in float32, summed over thousands of classes
+
+
+class Law(Protocol):
+    """Continuous laws of a batch of rows; arguments have the shape of the batch."""
+
+    def cdf(self, y: Any, /) -> Tensor:
+        """Return the probability below y."""
+        ...
+
+    def icdf(self, p: Any, /) -> Tensor:
+        """Return the quantile."""
+        ...
 
 
 def accuracy(y: Values, prediction: Values) -> float:
@@ -171,6 +195,51 @@ def crps_gaussian(y: Values, mean: Values, std: Values) -> Floats:
     return _expected_distance(truth - mu, sigma) - sigma / math.sqrt(math.pi)
 
 
+def crps_laplace(y: Values, loc: Values, scale: Values) -> Floats:
+    r"""Compute the continuous ranked probability score of Laplace laws, in the units of y, for each element.
+
+    :math:`b \left( |z| + e^{-|z|} - 3/4 \right)` with :math:`z = (y - \mu) / b`; 0 is best.
+
+    References
+    ----------
+    Jordan, Krüger & Lerch, *Evaluating probabilistic forecasts with scoringRules*, Journal of Statistical Software 90
+    (2019), appendix A.
+    """
+    truth, mu, b = _to_floats("y", y), _to_floats("loc", loc), _to_floats("scale", scale)
+    _check_shapes(y=truth, loc=mu, scale=b)
+    _check_positive("scale", b)
+    z = np.abs(truth - mu) / b
+    return np.asarray(b * (z + np.exp(-z) - 0.75))
+
+
+def crps_student(y: Values, loc: Values, scale: Values, df: Values) -> Floats:
+    r"""Compute the continuous ranked probability score of Student's t laws, in the units of y, for each element.
+
+    .. math:: \sigma \left( z (2 F_\nu(z) - 1) + \frac{2 f_\nu(z) (\nu + z^2)}{\nu - 1}
+              - \frac{2 \sqrt\nu}{\nu - 1} \frac{B(1/2, \nu - 1/2)}{B(1/2, \nu/2)^2} \right)
+
+    with :math:`z = (y - \mu) / \sigma` and the density f and distribution function F of Student's t law with
+    :math:`\nu > 1` degrees of freedom; 0 is best.
+
+    References
+    ----------
+    Jordan, Krüger & Lerch, *Evaluating probabilistic forecasts with scoringRules*, Journal of Statistical Software 90
+    (2019), appendix A.
+    """
+    truth, mu, sigma = _to_floats("y", y), _to_floats("loc", loc), _to_floats("scale", scale)
+    nu = _to_floats("df", df)
+    _check_shapes(y=truth, loc=mu, scale=sigma, df=nu)
+    _check_positive("scale", sigma)
+    if not (nu > 1.0).all():
+        raise DataError(f"df has the value {nu.min()}; allowed are numbers above 1, for which the score exists")
+    z = (truth - mu) / sigma
+    log_density = -special.betaln(0.5, 0.5 * nu) - 0.5 * np.log(nu) - 0.5 * (nu + 1.0) * np.log1p(np.square(z) / nu)
+    pair = np.exp(special.betaln(0.5, nu - 0.5) - 2.0 * special.betaln(0.5, 0.5 * nu) + 0.5 * np.log(nu))
+    own = 1.0 - 2.0 * special.stdtr(nu, -np.abs(z))  # of the absolute value of z
+    weighted = np.exp(log_density + np.log(nu + np.square(z)))
+    return np.asarray(sigma * (np.abs(z) * own + 2.0 * (weighted - pair) / (nu - 1.0)))
+
+
 def crps_normal_mixture(y: Values, weight: Values, mean: Values, std: Values) -> Floats:
     r"""Compute the continuous ranked probability score of Gaussian mixtures, in the units of y, for each element.
 
@@ -184,8 +253,8 @@ def crps_normal_mixture(y: Values, weight: Values, mean: Values, std: Values) ->
     ----------
     y : array_like, shape (...)
         Targets.
-    weight : array_like, shape (S,)
-        Weights; they sum to 1.
+    weight : array_like, shape (S,) or (S, ...)
+        Weights, common or of each element; they sum to 1 over the first axis.
     mean, std : array_like, shape (S, ...)
         Parameters of the components.
 
@@ -194,21 +263,76 @@ def crps_normal_mixture(y: Values, weight: Values, mean: Values, std: Values) ->
     Grimit, Gneiting, Berrocal & Johnson, *The continuous ranked probability score for circular variables*,
     Quarterly Journal of the Royal Meteorological Society 132 (2006).
     """
-    truth, w = _to_floats("y", y), _to_floats("weight", weight)
-    mu, sigma = _to_floats("mean", mean), _to_floats("std", std)
-    _check_shapes(mean=mu, std=sigma)
-    _check_positive("std", sigma)
-    _check_distribution("weight", w)
-    if w.ndim != 1 or mu.shape != (len(w), *truth.shape):
-        raise DataError(
-            f"{w.shape} weights and means of shape {mu.shape} were given for targets of shape "
-            f"{truth.shape}; allowed are (S,) and (S, *{truth.shape})"
-        )
-    score = np.tensordot(w, _expected_distance(truth - mu, sigma), 1)
-    for i in range(len(w)):
-        pairs = _expected_distance(mu[i] - mu, np.hypot(sigma[i], sigma))  # (S, ...)
-        score = score - 0.5 * w[i] * np.tensordot(w, pairs, 1)
+    truth, w, mu, sigma = _check_mixture(y, weight, mean=mean, std=std)
+    score = (w * _expected_distance(truth - mu, sigma)).sum(0)
+    for i in range(len(mu)):  # pairs of different components are counted twice
+        score = score - w[i] ** 2 * sigma[i] / math.sqrt(math.pi)
+        pairs = _expected_distance(mu[i] - mu[:i], np.hypot(sigma[i], sigma[:i]))  # (i, ...)
+        score = score - w[i] * (w[:i] * pairs).sum(0)
     return np.asarray(score)
+
+
+def crps_laplace_mixture(y: Values, weight: Values, loc: Values, scale: Values) -> Floats:
+    r"""Compute the continuous ranked probability score of Laplace mixtures, in the units of y, for each element.
+
+    .. math:: \sum_i w_i A(y - \mu_i, b_i) - \tfrac12 \sum_{ij} w_i w_j D(\mu_i - \mu_j, b_i, b_j)
+
+    where :math:`A(\mu, b) = |\mu| + b e^{-|\mu|/b}` is the mean of :math:`|\mu + X|` for a Laplace law of scale b, and
+    :math:`D(\mu, a, b) = |\mu| + (a^3 e^{-|\mu|/a} - b^3 e^{-|\mu|/b}) / (a^2 - b^2)` that of
+    :math:`|\mu + X_a - X_b|`. The time is proportional to S², the memory to S.
+
+    Parameters
+    ----------
+    y : array_like, shape (...)
+        Targets.
+    weight : array_like, shape (S,) or (S, ...)
+        Weights, common or of each element; they sum to 1 over the first axis.
+    loc, scale : array_like, shape (S, ...)
+        Parameters of the components.
+
+    References
+    ----------
+    Gneiting & Raftery, *Strictly proper scoring rules, prediction, and estimation*, JASA 102 (2007), eq. 20, for the
+    score as a difference of mean distances.
+    """
+    truth, w, mu, b = _check_mixture(y, weight, loc=loc, scale=scale)
+    distance = np.abs(truth - mu)
+    score = (w * (distance + b * np.exp(-distance / b))).sum(0)
+    for i in range(len(mu)):  # pairs of different components are counted twice
+        score = score - w[i] ** 2 * 0.75 * b[i]
+        score = score - w[i] * (w[:i] * _laplace_distance(mu[i] - mu[:i], b[i], b[:i])).sum(0)
+    return np.asarray(score)
+
+
+def crps_law(y: Values, law: Law) -> Floats:
+    r"""Compute the continuous ranked probability score of continuous laws by quadrature, for each element.
+
+    .. math:: \int_{-\infty}^y F(x)^2 \, dx + \int_y^\infty (1 - F(x))^2 \, dx
+
+    The line is divided at y and at ten quantiles, from the level 0.0001 to 0.9999. Each panel has five nodes of Gauss
+    and Legendre. The two integrals beyond the last knots are below 0.0001 times the distance of these knots from the
+    mean, and are neglected. For unimodal laws the relative error of the mean score is below 0.00001. For mixtures of
+    distant, narrow modes it is below 0.001, and up to 0.03 for single rows.
+
+    Parameters
+    ----------
+    y : array_like, shape (...)
+        Targets.
+    law : object with the methods ``cdf`` and ``icdf``
+        Laws of a batch with the shape of y, such as :class:`~fathomless.posterior.mixtures.Mixture`.
+    """
+    truth = _to_floats("y", y)
+    inner = [np.asarray(law.icdf(np.full(truth.shape, level))) for level in _KNOTS]
+    edges = np.sort(np.stack([*inner, truth]), 0)  # (K + 1, ...)
+    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    score = np.zeros_like(truth)
+    for low, high in itertools.pairwise(edges):
+        half = 0.5 * (high - low)
+        below = high <= truth
+        for point, share in zip(points, weights, strict=True):
+            f = np.asarray(law.cdf(low + half * (1.0 + point)))
+            score += share * half * np.square(np.where(below, f, 1.0 - f))
+    return score
 
 
 def crps_samples(y: Values, samples: Values) -> Floats:
@@ -243,11 +367,38 @@ def crps_samples(y: Values, samples: Values) -> Floats:
 
 def coverage(y: Values, low: Values, high: Values) -> float:
     """Compute the share of targets inside their closed interval."""
-    truth, below, above = _to_floats("y", y), _to_floats("low", low), _to_floats("high", high)
-    _check_shapes(y=truth, low=below, high=above)
-    if (below > above).any():
-        raise DataError(f"{int((below > above).sum())} intervals have low above high; allowed are low <= high")
+    truth, below, above = _check_intervals(y, low, high)
     return float(np.mean((below <= truth) & (truth <= above)))
+
+
+def interval_score(y: Values, low: Values, high: Values, level: float) -> Floats:
+    r"""Compute the interval score of central prediction intervals, in the units of y, for each element.
+
+    :math:`(u - l) + \frac{2}{\alpha} (l - y)_+ + \frac{2}{\alpha} (y - u)_+` with the level :math:`1 - \alpha`: the
+    width of the interval, and a penalty for a target outside. 0 is best. The score is proper for the quantiles at
+    :math:`\alpha / 2` and :math:`1 - \alpha / 2`.
+
+    Parameters
+    ----------
+    y, low, high : array_like, shape (...)
+        Targets, and the ends of their intervals.
+    level : float
+        Nominal probability of the intervals, between 0 and 1.
+
+    References
+    ----------
+    Gneiting & Raftery, *Strictly proper scoring rules, prediction, and estimation*, JASA 102 (2007), eq. 43.
+
+    Examples
+    --------
+    >>> interval_score([0.0, 1.5], [-1.0, -1.0], [1.0, 1.0], 0.9)
+    array([ 2., 12.])
+    """
+    truth, below, above = _check_intervals(y, low, high)
+    if not 0.0 < level < 1.0:
+        raise DataError(f"level={level} was given; allowed are numbers between 0 and 1")
+    miss = np.maximum(below - truth, 0.0) + np.maximum(truth - above, 0.0)
+    return np.asarray(above - below + 2.0 / (1.0 - level) * miss)
 
 
 def pit(cdf: Values) -> Floats:
@@ -269,6 +420,52 @@ def pit_uniformity(cdf: Values) -> float:
     u = pit(cdf)
     step = np.arange(len(u) + 1) / len(u)
     return float(max(np.max(step[1:] - u), np.max(u - step[:-1])))
+
+
+def normal_scores(cdf: Values) -> Floats:
+    r"""Compute the normal scores :math:`\Phi^{-1}(F(y))`, between -8 and 8, which are standard normal if calibrated."""
+    u = _to_floats("cdf", cdf)
+    if u.min() < 0.0 or u.max() > 1.0:
+        raise DataError(f"cdf has values from {u.min()} to {u.max()}; allowed are 0 to 1")
+    return np.asarray(np.clip(special.ndtri(u), -8.0, 8.0))
+
+
+def kruskal_wallis(values: Values, group: Values, weight: Values | None = None) -> float:
+    """Compute the p-value of the test of Kruskal and Wallis that values have the same law in all groups.
+
+    The p-value is that of the chi-squared law with one degree of freedom fewer than groups, with the correction for
+    ties. It is 1 if all values are equal.
+
+    Parameters
+    ----------
+    values : array_like, shape (N,)
+        Values, of which only the order matters.
+    group : array_like, shape (N,)
+        Group of each row; at least two groups.
+    weight : array_like, shape (N,), optional
+        Positive weights; a row of weight k is equivalent to k equal rows.
+
+    References
+    ----------
+    Kruskal & Wallis, *Use of ranks in one-criterion variance analysis*, JASA 47 (1952).
+    """
+    x, g = _to_floats("values", values), _to_floats("group", group)
+    w = np.ones(len(x)) if weight is None else _to_floats("weight", weight)
+    _check_shapes(values=x, group=g, weight=w)
+    _check_positive("weight", w)
+    names, member = np.unique(g, return_inverse=True)
+    if len(names) < 2:
+        raise DataError("one group was given; a comparison needs at least 2")
+    distinct, place = np.unique(x, return_inverse=True)
+    tied = np.bincount(place, w)
+    rank = (np.cumsum(tied) - 0.5 * tied + 0.5)[place]
+    total, size = w.sum(), np.bincount(member, w)
+    ties = 1.0 - (tied**3 - tied).sum() / (total**3 - total)
+    if len(distinct) < 2 or ties <= 0.0:
+        return 1.0
+    sums = np.bincount(member, w * (rank - 0.5 * (total + 1.0)))
+    statistic = 12.0 / (total * (total + 1.0)) * (np.square(sums) / size).sum() / ties
+    return float(special.chdtrc(len(names) - 1.0, statistic))
 
 
 def hellinger(p: Values, q: Values) -> Floats:
@@ -311,6 +508,16 @@ def _expected_distance(mean: Floats, std: Floats) -> Floats:
     return np.asarray(2.0 * std * density + mean * special.erf(z / math.sqrt(2.0)))
 
 
+def _laplace_distance(mean: Floats, a: Floats, b: Floats) -> Floats:
+    """Compute the mean of |mean + X - Y| for independent Laplace variables of scales a and b, without cancellation."""
+    small, large = np.minimum(a, b), np.maximum(a, b)
+    m = np.abs(mean)
+    t = m * (small - large) / (small * large)  # at most 0
+    slope = np.divide(np.expm1(t), t, out=np.ones_like(t), where=t != 0.0)
+    polynomial = small * small + small * large + large * large + small * small * m / large * slope
+    return np.asarray(m + np.exp(-m / large) * polynomial / (small + large))
+
+
 def _to_array(values: Values) -> npt.NDArray[np.generic]:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(unmask(values))
     if array.size == 0:
@@ -332,6 +539,29 @@ def _check_shapes(**arrays: npt.NDArray[np.generic]) -> None:
     if len({array.shape for array in arrays.values()}) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise DataError(f"arrays of different shapes were given: {shapes}; allowed are equal shapes")
+
+
+def _check_intervals(y: Values, low: Values, high: Values) -> tuple[Floats, Floats, Floats]:
+    truth, below, above = _to_floats("y", y), _to_floats("low", low), _to_floats("high", high)
+    _check_shapes(y=truth, low=below, high=above)
+    if (below > above).any():
+        raise DataError(f"{int((below > above).sum())} intervals have low above high; allowed are low <= high")
+    return truth, below, above
+
+
+def _check_mixture(y: Values, weight: Values, **parts: Values) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return targets, weights that broadcast to the components, centres and scales after checks."""
+    truth, w = _to_floats("y", y), _to_floats("weight", weight)
+    (first, mu), (second, sigma) = ((name, _to_floats(name, values)) for name, values in parts.items())
+    _check_shapes(**{first: mu, second: sigma})
+    _check_positive(second, sigma)
+    _check_distribution("weight", np.moveaxis(w, 0, -1))
+    if mu.shape != (len(w), *truth.shape) or w.shape not in (mu.shape[:1], mu.shape):
+        raise DataError(
+            f"weights of shape {w.shape} and components of shape {mu.shape} were given for targets of shape "
+            f"{truth.shape}; allowed are weights (S,) or (S, *{truth.shape}) and components (S, *{truth.shape})"
+        )
+    return truth, w if w.shape == mu.shape else w.reshape(-1, *[1] * truth.ndim), mu, sigma
 
 
 def _check_positive(name: str, array: Floats) -> None:

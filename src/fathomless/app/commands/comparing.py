@@ -23,6 +23,7 @@ __all__ = ["compare"]
 _SCORES = {  # scores beside the log-likelihood, and their headings
     "rmse": "RMSE",
     "crps": "CRPS",
+    "interval_score_90": "Interval score 90 %",
     "coverage_90": "Coverage 90 %",
     "accuracy": "Accuracy",
     "brier": "Brier",

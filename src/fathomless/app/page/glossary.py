@@ -127,6 +127,12 @@ TERMS: tuple[Term, ...] = (
         ("inclusion probability", "inclusion probabilities"),
     ),
     Term(
+        "Interval score",
+        "Width of a prediction interval plus a penalty for an observed value outside it, 2 / (1 - level) times its "
+        "distance to the interval. It is in units of the target; lower is better.",
+        ("interval score",),
+    ),
+    Term(
         "Level",
         "Of a categorical column: one of its values. Of an interval: its nominal probability, for instance 90 %.",
         ("level", "levels"),

@@ -31,6 +31,7 @@ _SCORES = {  # scores of the comparison: label, and True for a share
     "rmse": ("RMSE, units of the target", False),
     "mae": ("Mean absolute error, units of the target", False),
     "crps": ("CRPS, units of the target", False),
+    "interval_score_90": ("Interval score of 90 % intervals, units of the target", False),
     "coverage_90": ("Coverage of 90 % intervals", True),
     "accuracy": ("Accuracy", True),
     "brier": ("Brier score, 0 to 2", False),

@@ -22,6 +22,7 @@ from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.insights import Insights, insights
 from fathomless.app.page.markup import render_template
 from fathomless.app.page.outcomes import TARGETS, by_target, predictions
+from fathomless.app.page.widths import width_groups
 from fathomless.data.schema import Column
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Estimator
@@ -58,7 +59,7 @@ _LONGEST = 200  # maximum length of the value of an option, in characters
 _OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
 _KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date"}
 
-_IN_UNITS = ("rmse", "mae", "crps")  # of the target
+_IN_UNITS = ("rmse", "mae", "crps", "interval_score_90")  # of the target
 _SHARES = ("accuracy", "coverage_50", "coverage_90", "coverage_95")  # shown in percent
 
 
@@ -342,7 +343,7 @@ def _calibration(first: Evaluation) -> dict[str, Any]:
             verdict = "too wide" if score.value > level else "too narrow"
         coverage = " ".join(_score(name, score))
         sentences.append(f"Coverage of the {percent(level)} intervals: {coverage} ({verdict}).")
-    return {"text": " ".join(sentences), "groups": by_target(first, _coverage)}
+    return {"text": " ".join(sentences), "groups": [*by_target(first, _coverage), *width_groups(first)]}
 
 
 def _coverage(first: Evaluation, t: int, target: str) -> list[Figure]:

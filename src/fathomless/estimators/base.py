@@ -60,7 +60,7 @@ from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks, io, memory, nonfinite
@@ -426,9 +426,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def validation_score_(self) -> float | None:
         """Mean log predictive density on rows that a network was not fitted to, see above.
 
-        In nats per row and in the units of the target; None if there are no such rows.
+        In nats per row and in the units of the target; None if there are no such rows. For a target on a coarse lattice
+        it is the mean log probability (``likelihood_.cell`` is not None), which has no units.
         """
-        return None if self._score is None else self._score - self.target_.log_unit
+        if self._score is None or cell_of(self.likelihood_) is not None:
+            return self._score
+        return self._score - self.target_.log_unit
 
     def _html_repr(self) -> str:
         """Return scikit-learn's display, followed by a summary of the fit, as HTML."""
@@ -438,7 +441,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
         if self.validation_score_ is not None:
             score = f"{self.validation_score_:.4g} nats per row"
-            lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive density)")
+            kind = "density" if cell_of(self.likelihood_) is None else "mass"
+            lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive {kind})")
         text = "<br>".join(map(html.escape, lines))
         return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
 

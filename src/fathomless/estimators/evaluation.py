@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,11 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
+from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["Evaluation", "evaluate"]
@@ -33,6 +35,7 @@ __all__ = ["Evaluation", "evaluate"]
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+NumberPredictive: TypeAlias = ContinuousPredictive | LatticePredictive
 
 _CHUNK = 16384  # rows predicted at once
 _SHOWN = 2000  # maximum number of rows kept for plots
@@ -63,10 +66,10 @@ class Evaluation:
     rows : int
         Number of rows of the scores; a row of weight k counts as k rows.
     scores : mapping of str to Score
-        Regression: log_likelihood (joint log density, nats per row in the units of y), rmse, mae, r2, crps,
-        coverage_50, coverage_90, coverage_95 (fraction of rows inside the central interval); all but the first are
-        averaged over targets. Classification: log_likelihood, accuracy, brier, ece, and auroc of the second class if
-        there are two classes and both occur.
+        Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`),
+        rmse, mae, r2, crps, coverage_50, coverage_90, coverage_95 (fraction of rows inside the central interval); all
+        but the first are averaged over targets. Classification: log_likelihood, accuracy, brier, ece, and auroc of the
+        second class if there are two classes and both occur.
     baseline : mapping of str to Score
         The same scores of a constant prediction fitted to these rows: their class frequencies, or a normal distribution
         with their mean and standard deviation.
@@ -82,9 +85,13 @@ class Evaluation:
     calibration : mapping of str to ndarray
         Calibration of all rows. Classification: "confidence", "accuracy", "count" of the nonempty bins among 15 equal
         ones. Regression: "pit" (20, T) int64, the histogram of :math:`F(y)`; "levels" (19,) of central intervals and
-        their "coverage" (19, T).
+        their "coverage" (19, T). On a lattice F(y) is drawn uniformly between the probabilities below and up to y, and
+        both are exactly uniform for the true law, unlike the coverage of `scores`, whose intervals end at points.
     confusion : ndarray of int64, shape (K, K), or None
         Counts of true class by predicted class, over all rows; None in regression.
+    on_lattice : bool
+        True if predictions are distributions on a lattice, see
+        :class:`~fathomless.posterior.lattice.LatticePredictive`.
     """
 
     name: str
@@ -97,6 +104,7 @@ class Evaluation:
     arrays: Mapping[str, Array]
     calibration: Mapping[str, Array]
     confusion: Ints | None
+    on_lattice: bool = False
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -119,6 +127,7 @@ class Evaluation:
             "baseline": [[key, score.value, score.error] for key, score in self.baseline.items()],
             "labels": self.labels,
             "targets": self.targets,
+            **({"on_lattice": True} if self.on_lattice else {}),
         }
         return io.save(folder, kind="evaluation", tensors=tensors, meta=meta)
 
@@ -378,6 +387,7 @@ class _NumberPredictions:
     log_density: Floats  # (N,)
     crps: Floats
     pit: Floats  # F(y)
+    distance: Floats  # distance of 1/2 from the probabilities at y: central intervals of twice this level contain y
 
 
 def _evaluate_numbers(
@@ -393,8 +403,10 @@ def _evaluate_numbers(
     generator = torch.Generator().manual_seed(0)
     predictions: list[_NumberPredictions] = []
     pictures = []
+    on_lattice = False
     for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
-        p = cast(ContinuousPredictive, p)
+        p = cast(NumberPredictive, p)
+        on_lattice = isinstance(p, LatticePredictive)
         predictions.append(_predict_numbers(p, y[part], generator))
         if len(picked):
             pictures.append(_picture_of_numbers(_take_rows(p, picked), y[part][picked]))
@@ -407,7 +419,7 @@ def _evaluate_numbers(
         task="regression",
         rows=_count_rows(y, weight),
         scores=_number_scores(rows, y, weight),
-        baseline=_number_scores(_constant_prediction(y, known, weight), y, weight),
+        baseline=_number_scores(_constant_prediction(y, known, weight, generator, on_lattice=on_lattice), y, weight),
         labels=(),
         targets=targets,
         arrays=_concatenate(pictures),
@@ -417,17 +429,31 @@ def _evaluate_numbers(
             "coverage": np.array(inside).T,
         },
         confusion=None,
+        on_lattice=on_lattice,
     )
 
 
-def _predict_numbers(p: ContinuousPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+    if isinstance(p, LatticePredictive):
+        return _predict_points(p, y, generator)
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
+    pit = mixture.cdf(y).numpy()
     return _NumberPredictions(
         mixture.mean.numpy(),
         p.log_prob(y[:, 0] if p.squeeze else y).numpy(),
         _crps(mixture, y, generator),
-        mixture.cdf(y).numpy(),
+        pit,
+        np.abs(pit - 0.5),
     )
+
+
+def _predict_points(p: LatticePredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+    truth = torch.tensor(y).reshape(p.shape)
+    below, up_to = p.cdf_before(truth), p.cdf(p.round(truth))
+    pit = below + uniform(below, generator) * (up_to - below)
+    distance = torch.maximum(0.5 - up_to, below - 0.5).clamp_min(0.0)
+    shown = (part.numpy().reshape(y.shape) for part in (p.crps(truth), pit, distance))
+    return _NumberPredictions(p.mean.numpy().reshape(y.shape), p.log_prob(truth).numpy(), *shown)
 
 
 def _crps(mixture: Mixture, y: Floats, generator: torch.Generator) -> Floats:
@@ -438,26 +464,34 @@ def _crps(mixture: Mixture, y: Floats, generator: torch.Generator) -> Floats:
     return metrics.crps_samples(y, mixture.sample(_DRAWS, generator))
 
 
-def _take_rows(p: ContinuousPredictive, index: Ints) -> ContinuousPredictive:
+def _take_rows(p: NumberPredictive, index: Ints) -> NumberPredictive:
+    if isinstance(p, LatticePredictive):
+        return replace(p, base=cast(ContinuousPredictive, _take_rows(p.base, index)))
     return replace(p, component=p.component.map_parameters(lambda values: values[:, index]))
 
 
-def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:
+def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
     low, high = p.interval(0.9)
+    truth = y[:, 0] if p.squeeze else y
+    pit = p.cdf(truth)
+    if isinstance(p, LatticePredictive):  # the middle of the probabilities below and up to y
+        pit = 0.5 * (p.cdf_before(truth) + p.cdf(p.round(truth)))
     parts = p.uncertainty()
     shown = {
         "mean": p.mean,
         "std": p.std,
         "low": low,
         "high": high,
-        "pit": p.cdf(y[:, 0] if p.squeeze else y),
+        "pit": pit,
         **_uncertainty_arrays(parts),
     }
     return {"y": y, **{key: value.numpy().reshape(y.shape) for key, value in shown.items()}}
 
 
-def _constant_prediction(y: Floats, known: TargetScale, weight: Floats | None) -> _NumberPredictions:
-    """Summarize the normal distribution with the mean and standard deviation of these rows."""
+def _constant_prediction(
+    y: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator, *, on_lattice: bool
+) -> _NumberPredictions:
+    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`."""
     centre = average(y, weight)
     mean = np.broadcast_to(centre, y.shape)
     deviation = y.std(0) if weight is None else np.sqrt(average(np.square(y - centre), weight))
@@ -465,8 +499,14 @@ def _constant_prediction(y: Floats, known: TargetScale, weight: Floats | None) -
     std = np.broadcast_to(scale, y.shape)
     normal = Normal(torch.tensor(mean), torch.tensor(std))
     truth = torch.tensor(y)
+    if on_lattice:
+        one = torch.zeros(1, dtype=torch.float64, device="cpu")
+        law = ContinuousPredictive(one, one.long(), normal.map_parameters(lambda values: values[None]))
+        (lattice,) = known.lattice
+        return _predict_points(LatticePredictive.of(law, lattice.step, lattice.offset), y, generator)
     log_density = normal.log_prob(truth).sum(1).numpy()
-    return _NumberPredictions(mean, log_density, metrics.crps_gaussian(y, mean, std), normal.cdf(truth).numpy())
+    pit = normal.cdf(truth).numpy()
+    return _NumberPredictions(mean, log_density, metrics.crps_gaussian(y, mean, std), pit, np.abs(pit - 0.5))
 
 
 def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -> dict[str, Score]:
@@ -482,7 +522,7 @@ def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -
         "crps": mean(rows.crps, weight),
     }
     for key, level in _COVERAGES.items():
-        scores[key] = mean((np.abs(rows.pit - 0.5) <= 0.5 * level).astype(np.float64), weight)
+        scores[key] = mean((rows.distance <= 0.5 * level).astype(np.float64), weight)
     return _check_finite(scores)
 
 
@@ -515,6 +555,7 @@ def _check_finite(scores: dict[str, Score]) -> dict[str, Score]:
 def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
+    kinds |= {"on_lattice": bool} if "on_lattice" in meta else {}
     check_fields(meta, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
@@ -540,6 +581,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         arrays=groups["arrays"],
         calibration=groups["calibration"],
         confusion=arrays.get("confusion"),
+        on_lattice=meta.get("on_lattice", False),
     )
 
 

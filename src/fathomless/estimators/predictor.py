@@ -25,6 +25,7 @@ from fathomless.posterior.distributions import ClassPredictive, ContinuousPredic
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.indicators import IndicatorPredictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
@@ -54,7 +55,7 @@ Array = npt.NDArray[Any]
 PREDICTED_AT_ONCE = 16384  #: rows predicted at once
 
 #: Predictive distribution of any task.
-AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | IndicatorPredictive
+AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | LatticePredictive | IndicatorPredictive
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,7 @@ Values = npt.ArrayLike | Tensor
 C = TypeVar("C", bound="Component")
 
 _ITERATIONS = 250  # enough to bisect from a bracket of 1e30 to the last bit of 1e-30
+_NARROW = 1e-5  # length of an interval in scales below which its probability is density times length
 _SMALL = 1e-280  # variance below which terms of its sum may have underflowed
 
 
@@ -99,6 +100,10 @@ class Component(ABC):
         """Probability below z, with a small relative error in the lower tail."""
 
     @abstractmethod
+    def standard_log_cdf(self, z: Tensor) -> Tensor:
+        """Log probability below z, accurate and finite where the probability underflows."""
+
+    @abstractmethod
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z; minus and plus infinity at 0 and 1. For gradients see :meth:`Mixture.icdf`."""
 
@@ -147,6 +152,24 @@ class Component(ABC):
         """Probability above y, with a small relative error in the upper tail."""
         return self.standard_cdf(-self.standardise(y))
 
+    def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
+        r"""Log probability between two values, which broadcast against the parameters; differentiable.
+
+        .. math:: \log (F(b) - F(a)) = \log F(b) + \log\left(1 - e^{\log F(a) - \log F(b)}\right)
+
+        An interval above the centre is reflected, so that both probabilities are those of the lower tail. Intervals
+        below 1e-5 scales are computed as density times length.
+        """
+        a, b = self.standardise(low), self.standardise(high)
+        upper = a + b > 0.0
+        a, b = torch.where(upper, -b, a), torch.where(upper, -a, b)
+        narrow = b - a < _NARROW
+        apart = torch.where(narrow, a - 1.0, a)  # the other branch must have finite derivatives
+        log_low, log_high = self.standard_log_cdf(apart), self.standard_log_cdf(b)
+        mass = log_high + torch.log(-torch.expm1(log_low - log_high))
+        middle = self.standard_log_prob(0.5 * (a + b)) + (b - a).clamp_min(torch.finfo(b.dtype).tiny).log()
+        return torch.where(narrow, middle, mass)
+
     def icdf(self, p: Tensor) -> Tensor:
         """Quantile of each element."""
         return self.loc + self.scale * self.standard_icdf(p)
@@ -186,6 +209,11 @@ class Normal(Component):
         """Probability below z."""
         return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
+    def standard_log_cdf(self, z: Tensor) -> Tensor:
+        """Log probability below z."""
+        log_p: Tensor = torch.special.log_ndtr(z)
+        return log_p
+
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
         z: Tensor = torch.special.ndtri(p)
@@ -218,6 +246,11 @@ class Laplace(Component):
         """Probability below z."""
         tail = 0.5 * torch.exp(torch.where(z < 0, z, -z))  # -|z| would have derivative 0 at 0
         return torch.where(z < 0, tail, 1.0 - tail)
+
+    def standard_log_cdf(self, z: Tensor) -> Tensor:
+        """Log probability below z."""
+        lower = torch.where(z < 0, z, -z)
+        return torch.where(z < 0, lower - math.log(2.0), torch.log1p(-0.5 * torch.exp(lower)))
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
@@ -262,6 +295,10 @@ class StudentT(Component):
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
         return student.cdf(z, self.df)
+
+    def standard_log_cdf(self, z: Tensor) -> Tensor:
+        """Log probability below z."""
+        return student.log_cdf(z, self.df)
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""

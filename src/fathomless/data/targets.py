@@ -210,8 +210,8 @@ class TargetScale:
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     ndim: int
-    lattice: tuple[Lattice, ...] = ()
-    atoms: tuple[tuple[float, ...], ...] = ()
+    lattice: tuple[Lattice, ...] = field(default=(), compare=False)
+    atoms: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
 
     @property
     def steps(self) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior.distributions import ContinuousPredictive, Predictive, Values, match_type, to_double
+from fathomless.posterior.mixtures import integrate_log_density
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -27,9 +28,7 @@ __all__ = ["LatticePredictive", "continuous_law"]
 
 _CLOSE = 1e-3  # distance from a point of the lattice, in steps, that counts as rounding
 _TINY = 1e-290  # mass below which its log is computed from the density
-_PANELS = 40  # panels of the quadrature over a cell, each half as long as the one before
-_NODES = 6  # nodes of a panel
-_TAIL = 1e-6  # probability beyond the points of the sum of the CRPS, on each side
+_TAIL = 1e-4  # probability beyond the points of the sum of the CRPS, on each side
 _MOST_POINTS = 4096  # points of this sum; more are thinned out
 
 
@@ -225,7 +224,8 @@ class LatticePredictive(Predictive):
 
         .. math:: \delta \sum_k \left( F(y_k) - 1[y \le y_k] \right)^2
 
-        The sum leaves out points with a probability below 1e-6 up to or beyond them.
+        The sum leaves out points up to which, or beyond which, the probability is below 1e-4. This changes the score by
+        about 1e-8 steps.
         """
         y = self.round(y)
         low = torch.minimum(self.icdf(_TAIL), y).reshape(y.shape)
@@ -311,21 +311,14 @@ class LatticePredictive(Predictive):
         mass = torch.where(lower, up_to - below, torch.where(upper, beyond - above, 1.0 - below - above))
         far = mass < _TINY
         log_mass = torch.where(far, 1.0, mass).log()
-        return torch.where(far, self._integrate(low, high, lower), log_mass) if bool(far.any()) else log_mass
+        if not far.any():
+            return log_mass
+        near, end = torch.where(lower, high, low), torch.where(lower, low, high)
+        return torch.where(far, integrate_log_density(self._log_density, near, end), log_mass)
 
-    def _integrate(self, low: Tensor, high: Tensor, lower: Tensor) -> Tensor:
-        """Return the log of the integral of the density over cells, by panels that shrink towards the likelier end."""
-        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        start, sign = torch.where(lower, high, low), torch.where(lower, -1.0, 1.0)
-        total = torch.full_like(start, -math.inf)
-        for panel in range(_PANELS):
-            left = 0.5 ** (panel + 1) if panel < _PANELS - 1 else 0.0
-            length = 0.5**panel - left
-            for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-                place = start + sign * self.step * (left + 0.5 * length * (1.0 + node))
-                term = torch.as_tensor(self.base.logpdf(place)) + math.log(0.5 * length * weight * self.step)
-                total = torch.logaddexp(total, term)
-        return total
+    def _log_density(self, y: Tensor) -> Tensor:
+        log_density: Tensor = self.base.logpdf(y)  # a tensor for a tensor
+        return log_density
 
 
 def continuous_law(p: ContinuousPredictive | LatticePredictive) -> ContinuousPredictive:

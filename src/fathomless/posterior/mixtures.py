@@ -37,6 +37,7 @@ __all__ = [
     "Normal",
     "StudentT",
     "concatenate_rows",
+    "integrate_log_density",
     "safe_unit",
 ]
 
@@ -45,6 +46,9 @@ C = TypeVar("C", bound="Component")
 
 _ITERATIONS = 250  # enough to bisect from a bracket of 1e30 to the last bit of 1e-30
 _NARROW = 1e-5  # length of an interval in scales below which its probability is density times length
+_LEAST_MASS = 1e-280  # probability of an interval below which its log is computed from the density
+_PANELS = 40  # panels of this quadrature, each half as long as the one before
+_NODES = 6  # nodes of a panel
 _SMALL = 1e-280  # variance below which terms of its sum may have underflowed
 
 
@@ -100,10 +104,6 @@ class Component(ABC):
         """Probability below z, with a small relative error in the lower tail."""
 
     @abstractmethod
-    def standard_log_cdf(self, z: Tensor) -> Tensor:
-        """Log probability below z, accurate and finite where the probability underflows."""
-
-    @abstractmethod
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z; minus and plus infinity at 0 and 1. For gradients see :meth:`Mixture.icdf`."""
 
@@ -153,22 +153,28 @@ class Component(ABC):
         return self.standard_cdf(-self.standardise(y))
 
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
-        r"""Log probability between two values, which broadcast against the parameters; differentiable.
-
-        .. math:: \log (F(b) - F(a)) = \log F(b) + \log\left(1 - e^{\log F(a) - \log F(b)}\right)
+        """Log probability between two values, which broadcast against the parameters; differentiable.
 
         An interval above the centre is reflected, so that both probabilities are those of the lower tail. Intervals
-        below 1e-5 scales are computed as density times length.
+        shorter than 1e-5 scales are computed as density times length, and probabilities that underflow by quadrature.
         """
         a, b = self.standardise(low), self.standardise(high)
         upper = a + b > 0.0
         a, b = torch.where(upper, -b, a), torch.where(upper, -a, b)
         narrow = b - a < _NARROW
-        apart = torch.where(narrow, a - 1.0, a)  # the other branch must have finite derivatives
-        log_low, log_high = self.standard_log_cdf(apart), self.standard_log_cdf(b)
-        mass = log_high + torch.log(-torch.expm1(log_low - log_high))
-        middle = self.standard_log_prob(0.5 * (a + b)) + (b - a).clamp_min(torch.finfo(b.dtype).tiny).log()
-        return torch.where(narrow, middle, mass)
+        mass = self.standard_cdf(b) - self.standard_cdf(a)
+        far = ~narrow & (mass < _LEAST_MASS)
+        # branches that are not used must have finite derivatives
+        log_mass = torch.where(narrow | far, 1.0, mass).log()
+        if narrow.any():
+            length = torch.where(narrow, b - a, 1.0).clamp_min(torch.finfo(b.dtype).tiny)
+            log_mass = torch.where(narrow, self.standard_log_prob(0.5 * (a + b)) + length.log(), log_mass)
+        if far.any():
+            shape = [parameter.expand_as(a)[far] for parameter in self.shape_parameters]
+            constant = self.log_constant(*shape)
+            beyond = integrate_log_density(lambda z: constant - self.energy(z, *shape), b[far], a[far])
+            log_mass = log_mass.masked_scatter(far, beyond)
+        return log_mass
 
     def icdf(self, p: Tensor) -> Tensor:
         """Quantile of each element."""
@@ -209,11 +215,6 @@ class Normal(Component):
         """Probability below z."""
         return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
-    def standard_log_cdf(self, z: Tensor) -> Tensor:
-        """Log probability below z."""
-        log_p: Tensor = torch.special.log_ndtr(z)
-        return log_p
-
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
         z: Tensor = torch.special.ndtri(p)
@@ -246,11 +247,6 @@ class Laplace(Component):
         """Probability below z."""
         tail = 0.5 * torch.exp(torch.where(z < 0, z, -z))  # -|z| would have derivative 0 at 0
         return torch.where(z < 0, tail, 1.0 - tail)
-
-    def standard_log_cdf(self, z: Tensor) -> Tensor:
-        """Log probability below z."""
-        lower = torch.where(z < 0, z, -z)
-        return torch.where(z < 0, lower - math.log(2.0), torch.log1p(-0.5 * torch.exp(lower)))
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
@@ -295,10 +291,6 @@ class StudentT(Component):
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
         return student.cdf(z, self.df)
-
-    def standard_log_cdf(self, z: Tensor) -> Tensor:
-        """Log probability below z."""
-        return student.log_cdf(z, self.df)
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
@@ -591,6 +583,29 @@ class Mixture:
             if not active.any():
                 break
         return y
+
+
+def integrate_log_density(log_density: Callable[[Tensor], Tensor], near: Tensor, far: Tensor) -> Tensor:
+    """Return the log of the integral of a density over intervals, which may underflow.
+
+    Gaussian quadrature on panels that shrink towards the end `near`, at which the density is largest.
+
+    Parameters
+    ----------
+    log_density : callable
+        Function that returns the log density at points, with the shape of the ends.
+    near, far : Tensor
+        Ends of the intervals, in either order.
+    """
+    nodes, weights = (part.tolist() for part in np.polynomial.legendre.leggauss(_NODES))
+    total = torch.full_like(near, -math.inf)
+    for panel in range(_PANELS):
+        left = 0.5 ** (panel + 1) if panel < _PANELS - 1 else 0.0
+        length = 0.5**panel - left
+        for node, weight in zip(nodes, weights, strict=True):
+            place = near + (far - near) * (left + 0.5 * length * (1.0 + node))
+            total = torch.logaddexp(total, log_density(place) + math.log(0.5 * length * weight))
+    return total + (far - near).abs().log()
 
 
 def safe_unit(variance: Tensor, size: Tensor) -> Tensor:

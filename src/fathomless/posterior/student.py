@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cdf", "cdf_slope", "energy", "icdf", "log_cdf", "log_constant"]
+__all__ = ["cdf", "cdf_slope", "energy", "icdf", "log_constant"]
 
 _FAR = 1e-40  # largest probability of the second method; both methods are exact to 1e-12 there
-_TINY = 1e-290  # probability below which its log is computed from the density
 _LEAST = 1e-300  # start of the refinement for smaller probabilities, which may be subnormal numbers
 _STEPS = 12  # largest number of Newton steps
 _DIFFERENCE = 1e-4  # relative step of the central difference in the degrees of freedom
@@ -36,19 +35,6 @@ def cdf(z: Tensor, df: Tensor) -> Tensor:
     """Return the probability below z, with a small relative error in the lower tail; differentiable in z and df."""
     p: Tensor = _CDF.apply(z, df)
     return p
-
-
-def log_cdf(z: Tensor, df: Tensor) -> Tensor:
-    r"""Return the log probability below z; differentiable in z and df.
-
-    Below 1e-290 it is the tail of a power law, :math:`\log f(z) + \log(|z| / \nu)`, whose relative error is about
-    :math:`\nu / z^2`.
-    """
-    p = cdf(z, df)
-    far = p < _TINY
-    tail = torch.where(far, z, -1.0)  # the other branch must have finite derivatives
-    beyond = log_constant(df) - energy(tail, df) + (-tail / df).log()
-    return torch.where(far, beyond, torch.where(far, 1.0, p).log())
 
 
 def cdf_slope(z: Tensor, df: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ __all__ = ["NO_LATTICE", "AtomTally", "Lattice", "LatticeTally", "find_atoms", "
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_CLOSE = 1e-3  # distance from a point of the lattice, in steps, that counts as rounding
+_CLOSE = 1e-3  # largest distance from a point of the lattice, in steps, that can be rounding
+_DOUBLE, _SINGLE = 1e-12, 2.4e-7  # relative rounding errors of numbers in double and in single precision
 _FINEST = 1e-4  # step of a lattice in standard deviations below which it is ignored
 _SMALLEST = 1e-12  # step in units of the range below which the search ends
 _LEAST_SHARE = 0.05  # share of the rows of an atom
@@ -47,9 +48,9 @@ NO_LATTICE = Lattice(0.0)  #: a column without a lattice
 def find_lattice(values: Floats) -> Lattice:
     r"""Find the lattice of a column: the largest step of the form 1, 2 or 5 times a power of ten.
 
-    All differences between values are multiples of the step, up to a thousandth of it. The tolerance is for the
-    rounding of decimal fractions, also in single precision. A column has no lattice if all values are equal, or if the
-    step is below 1e-4 standard deviations.
+    All differences between values are multiples of the step, up to the rounding error of the values and to a thousandth
+    of a step. The error is that of single precision if all values are numbers of single precision. A column has no
+    lattice if all values are equal, or if the step is below 1e-4 standard deviations.
 
     Parameters
     ----------
@@ -105,9 +106,12 @@ class LatticeTally:
         if not self.started:
             self.exponent, self.digit, self.started = math.floor(math.log10(largest)) + 1, 1, True
         least = max(_SMALLEST * largest, np.finfo(np.float64).tiny)
-        few = distance[:: max(1, len(distance) // 64)]  # most steps fail on a few values
+        with np.errstate(over="ignore"):
+            single = bool((values.astype(np.float32) == values).all())
+        rounding = (_SINGLE if single else _DOUBLE) * (np.abs(values) + abs(self.anchor))
+        few = slice(None, None, max(1, len(distance) // 64))  # most steps fail on a few values
         started_at_five = self.digit == 5
-        while not (_lies_on(few, self.step) and _lies_on(distance, self.step)):
+        while not (_lies_on(distance[few], rounding[few], self.step) and _lies_on(distance, rounding, self.step)):
             self._descend(skip_two=started_at_five)
             started_at_five = False
             if self.step < least:
@@ -132,7 +136,7 @@ class LatticeTally:
         if not self.started or not self.digit or self.step < _FINEST * deviation:
             return NO_LATTICE
         share = round(math.fmod(low / self.step, 1.0), 6) % 1.0  # fmod keeps the sign
-        return Lattice(self.step, share * self.step)
+        return Lattice(self.step, share * self.step if _CLOSE < share < 1.0 - _CLOSE else 0.0)
 
     def _descend(self, *, skip_two: bool) -> None:
         """Go to the next smaller step; 2 is not a divisor of 5, on which earlier values lie."""
@@ -145,12 +149,12 @@ class LatticeTally:
                 self.digit = 1
 
 
-def _lies_on(distance: Floats, step: float) -> bool:
-    """Return whether distances are multiples of a step."""
+def _lies_on(distance: Floats, rounding: Floats, step: float) -> bool:
+    """Return whether distances are multiples of a step, up to rounding."""
     with np.errstate(over="ignore", invalid="ignore"):
         quotient = distance / step
         rest = np.abs(quotient - np.round(quotient))
-    return bool((rest <= _CLOSE).all())
+    return bool((rest <= np.minimum(rounding / step, _CLOSE)).all())
 
 
 def find_atoms(values: Floats) -> tuple[float, ...]:

@@ -364,9 +364,10 @@ class TargetTally:
         self.samples = self.samples or tuple(Subsample() for _ in columns)
         self.lattices = self.lattices or tuple(LatticeTally() for _ in columns)
         self.atoms = self.atoms or tuple(AtomTally() for _ in columns)
-        for tallies in (self.samples, self.lattices, self.atoms):
-            for tally, column in zip(tallies, columns, strict=True):
-                tally.add(column)
+        for sample, lattice, atoms, column in zip(self.samples, self.lattices, self.atoms, columns, strict=True):
+            sample.add(column)
+            lattice.add(column)
+            atoms.add(column)
         self.outputs = tuple(known.plus(column) for known, column in zip(before, columns, strict=True))
         self.ndim = values.ndim
 

@@ -166,7 +166,7 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     before = noise.log_scale()
     noise.rescale(factor)
     rescaled = noise.log_scale()
-    likelihood.raise_scale()  # type: ignore[union-attr, operator]
+    likelihood.raise_scale()  # type: ignore[operator]
     raised = noise.log_scale() > rescaled
     if bool(raised.any()):
         factor = torch.where(raised, (noise.log_scale() - before).exp().to(factor), factor)

@@ -9,7 +9,7 @@ with the step :math:`\delta` and a continuous law F, the law of Y before roundin
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -151,7 +151,11 @@ class LatticePredictive(Predictive):
             If a probability is outside [0, 1] or NaN.
         """
         p = to_double(p)
-        return self._first_reached(self.base.icdf(p), p, 1.0 - p)
+        return self._first_reached(
+            self.base.icdf(p),
+            # above the median the other tail has fewer rounding errors; below it, that tail may round to 1
+            lambda end: (self.base.cdf(end) >= p) | ((p > 0.5) & (self.base.sf(end) <= 1.0 - p)),
+        )
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Return several quantiles for every row, shape (Q, N) or (Q, N, 1)."""
@@ -166,7 +170,11 @@ class LatticePredictive(Predictive):
     def isf(self, q: Values) -> Any:
         """Smallest point that the target exceeds with probability at most q, accurate for small q."""
         tail = to_double(q)
-        return match_type(q, self._first_reached(self.base.isf(tail), 1.0 - tail, tail))
+        point = self._first_reached(
+            self.base.isf(tail),
+            lambda end: (self.base.sf(end) <= tail) | ((tail > 0.5) & (self.base.cdf(end) >= 1.0 - tail)),
+        )
+        return match_type(q, point)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """Central interval of points, both ends included, that contains the target with at least this probability.
@@ -286,20 +294,13 @@ class LatticePredictive(Predictive):
             return (number + round(self.offset / self.step, 6)) / inverse  # 3 * 0.1 is not 0.3, but 3 / 10 is
         return self.offset + self.step * number
 
-    def _first_reached(self, edge: Tensor, p: Tensor, rest: Tensor) -> Tensor:
-        """Return the first point whose cdf is at least p or whose sf is at most the rest.
-
-        `edge` is the quantile before rounding.
-        """
+    def _first_reached(self, edge: Tensor, is_reached: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the first point whose cell has an upper end with a property, which holds from `edge` on."""
         finite = edge.isfinite()
         number = torch.ceil((torch.where(finite, edge, self.offset) - self.offset) / self.step - 0.5)
-
-        def reached(number: Tensor) -> Tensor:
-            end = self._points(number) + 0.5 * self.step
-            return (self.base.cdf(end) >= p) | (self.base.sf(end) <= rest)
-
         # quantile and cdf have rounding errors
-        number = torch.where(reached(number - 1.0), number - 1.0, torch.where(reached(number), number, number + 1.0))
+        before, at = (is_reached(self._points(k) + 0.5 * self.step) for k in (number - 1.0, number))
+        number = torch.where(before, number - 1.0, torch.where(at, number, number + 1.0))
         return torch.where(finite, self._points(number), edge)
 
     def _log_mass(self, point: Tensor) -> Tensor:

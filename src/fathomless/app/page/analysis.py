@@ -384,8 +384,9 @@ def _score_rows(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _R
             continuous = cast(Any, p)
             miss.append(np.abs(continuous.mean.numpy() - np.asarray(y[part])).reshape(len(log_p), -1))
             up_to = continuous.cdf(y[part]).numpy().reshape(len(log_p), -1)
-            on_lattice = isinstance(p, LatticePredictive)
-            below = p.cdf_before(y[part]).numpy().reshape(len(log_p), -1) if on_lattice else up_to
+            below = up_to
+            if isinstance(p, LatticePredictive):
+                below = p.cdf_before(y[part]).numpy().reshape(len(log_p), -1)
             inside.append(((up_to >= 0.05) & (below <= 0.95)).all(1))
     return _RowScores(np.concatenate(density), np.concatenate(miss), np.concatenate(inside) if inside else None)
 

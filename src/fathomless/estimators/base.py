@@ -597,7 +597,8 @@ class PredictiveEstimator(Estimator, ABC):
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
-        It stores the parameters of every component, S × N × K numbers.
+        It stores the parameters of every component, S × N × K numbers. For counts, grades and coarsely rounded targets
+        it is a :class:`~fathomless.posterior.lattice.LatticePredictive`, whose ``log_prob`` is a log probability.
 
         Parameters
         ----------

@@ -33,6 +33,7 @@ __all__ = [
     "StudentT",
     "cell_of",
     "log_score",
+    "without_cells",
 ]
 
 NoiseOption = float | Literal["learned", "input", "stated"]
@@ -586,6 +587,13 @@ class Bernoulli(Likelihood):
 def cell_of(likelihood: Likelihood) -> Tensor | None:
     """Return the widths of the cells of a discrete target on a lattice, (T,); None for other targets."""
     return likelihood.cell if isinstance(likelihood, LocationScale) else None
+
+
+def without_cells(likelihood: Likelihood) -> Likelihood:
+    """Remove the cells of a likelihood, in place: rows are scored by density. Return the likelihood."""
+    if isinstance(likelihood, LocationScale):
+        likelihood.cell = None
+    return likelihood
 
 
 def log_score(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Fits of targets on a lattice: laws, scores and comparisons in log probability, from the fit to the saved model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from fathomless import SparseBayesRegressor, UnboundedDepthRegressor
 from fathomless.app.compare import evaluate_split
 from fathomless.app.compare import method as method_named
 from fathomless.app.peers import Peer
+from fathomless.data.targets import fit_target
+from fathomless.estimators.encoding import NumberTask
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.importance import dependence, importance
 from fathomless.posterior.distributions import ContinuousPredictive
@@ -155,3 +159,18 @@ def test_methods_are_compared_by_probability_if_one_of_them_is_on_the_lattice(co
     assert np.exp(linear["log_mass"]).max() < 1.0
     assert np.mean(linear["log_mass"]) < np.mean(ours["log_mass"]) + 0.5
     assert linear["log_mass"] != linear["log_density"]
+
+
+def test_a_predicted_scale_is_above_the_rounding_error_of_a_coarse_lattice_only():
+    fitted = fit_target(COUNTS)
+    for target, floor in ((fitted, fitted.steps[0] / np.sqrt(12.0)), (fit_target(X[:, 0].round(2)), 1e-3)):
+        noise = NumberTask(law="gaussian", noise="input").likelihood(target).noise
+        assert np.exp(noise.log_minimum) == pytest.approx(floor)
+    assert NumberTask(density=True).likelihood(replace(fitted, ndim=2)).steps == ()
+
+
+def test_a_fit_that_goes_on_from_another_chooses_its_cells_again(counted):
+    problem = replace(counted._problem(), fitted=(counted.model_, counted.likelihood_))
+    _, likelihood = problem.start(None, 0)
+    assert likelihood.cell is None
+    assert counted.likelihood_.cell is not None

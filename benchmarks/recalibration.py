@@ -30,6 +30,7 @@ import fathomless
 from fathomless import UnboundedDepthRegressor
 from fathomless.data import datasets
 from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.lattice import LatticePredictive
 
 KINDS = ("even", "quiet", "friedman", "uneven", "skewed", "two_modes", "lognormal", "t3", "counts", "zeros")
 REAL = ("yacht", "boston", "concrete", "energy", "wine_red", "kin8nm", "power", "protein", "naval")
@@ -74,16 +75,20 @@ def make(kind: str, rows: int, seed: int) -> tuple[Any, Any, float]:
     return X, y, float(law.logpdf(y).mean())
 
 
-def score(p: ContinuousPredictive, y: Any) -> list[float]:
+def score(p: Any, y: Any) -> list[float]:
     """Return the scores of a prediction in the order of COLUMNS."""
     log_p = np.asarray(p.log_prob(y))
-    below = np.asarray(p.cdf(y))
-    inside = (below > 0.05) & (below < 0.95)
     low, high = (np.asarray(bound) for bound in p.interval(0.9))
+    inside = (low <= y) & (y <= high)
     narrow = high - low <= np.median(high - low)
     error = np.asarray(p.mean) - y
     shares = (inside.mean(), inside[narrow].mean(), inside[~narrow].mean() if (~narrow).any() else math.nan)
     return [log_p.mean(), math.sqrt(np.mean(error**2)), *shares, log_p.min()]
+
+
+def plain(p: ContinuousPredictive) -> ContinuousPredictive:
+    """Return the prediction of the networks alone."""
+    return replace(p, share=None, residual_laws=())
 
 
 def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int) -> dict[str, Any]:
@@ -94,9 +99,10 @@ def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int) -> dict[str, Any]
         estimator = UnboundedDepthRegressor(random_state=seed).fit(X, y)
     seconds = time.perf_counter() - start
     after: Any = estimator.predict_dist(new_X)
-    if not isinstance(after, ContinuousPredictive):
-        after = after.continuous
-    before = replace(after, share=None, residual_laws=())
+    if isinstance(after, LatticePredictive):
+        before: Any = LatticePredictive.of(plain(after.base), after.step, after.offset)
+    else:
+        before = plain(after)
     fits = estimator.fit_diagnostics_.recalibration
     weights = [round(weight, 2) for weight in fits[0].weights.values()] if fits else []
     gain = fits[0].gain if fits else 0.0

@@ -1,6 +1,7 @@
 """The noise of an average of networks, from rows that single ones have not seen."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,14 @@ import torch
 from torch import Tensor
 
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
-from fathomless.inference.out_of_fold.noise import average_noise_factor, choose_noise, estimate_disagreement
-from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT
+from fathomless.inference.out_of_fold.noise import (
+    average_noise_factor,
+    choose_cells,
+    choose_noise,
+    estimate_disagreement,
+    fit_noise,
+)
+from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT, cell_of
 
 
 def networks(
@@ -111,3 +118,51 @@ def alone(y: "np.ndarray[Any, Any]") -> OutOfFold:
     rows, one = torch.arange(len(y)), torch.zeros(1, dtype=torch.float64)
     f = torch.zeros(1, len(y), 1, dtype=torch.float64)
     return OutOfFold(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)
+
+
+@pytest.mark.parametrize("step", [0.5, 2.0])
+def test_noise_of_rounded_targets_is_that_before_rounding(step: float) -> None:
+    """Masses of cells recover the planted scale, which the density of rounded targets does not."""
+    generator = torch.Generator().manual_seed(0)
+    count, sigma = 4000, 0.6
+    f = torch.randn(1, count, 1, generator=generator, dtype=torch.float64)
+    y = ((f[0] + sigma * torch.randn(count, 1, generator=generator, dtype=torch.float64)) / step).round() * step
+    held = OutOfFold(f, torch.zeros(1), torch.zeros(1, dtype=torch.int64), y, None, torch.arange(count))
+    trained = Gaussian()
+    assert cell_of(choose_cells(held, trained)) is None  # no lattice is known
+    trained.steps = (step,)
+    chosen = choose_cells(held, trained)
+    assert cell_of(trained) is None
+    assert cell_of(chosen).tolist() == [step]
+    scale = fit_noise(held, chosen, kappa=10.0).noise.log_scale().exp().item()
+    assert scale == pytest.approx(sigma, rel=4.0 / math.sqrt(count))
+    of_density = fit_noise(held, trained, kappa=10.0).noise.log_scale().exp().item()
+    error = (y - f[0]).square().mean().sqrt().item()
+    assert of_density == pytest.approx(error, rel=1e-3)
+    assert of_density > 1.02 * sigma
+
+
+def test_a_lattice_is_coarse_from_three_tenths_of_the_error_on() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(500, 1, generator=generator)
+    f = torch.zeros(2, 500, 1)
+    weight = torch.tensor([0.5, 0.5]).log()
+    held = OutOfFold(f, weight, torch.tensor([1, 2]), y, None, torch.arange(500))
+    error = y.square().mean().sqrt().item()
+    likelihood = Gaussian()
+    for share, coarse in ((0.299, False), (0.301, True)):
+        likelihood.steps = (share * error,)
+        assert (cell_of(choose_cells(held, likelihood)) is not None) == coarse
+    likelihood = Gaussian(2)
+    likelihood.steps = (error, error)
+    two = replace(held, f=torch.zeros(2, 500, 2), y=y.expand(500, 2))
+    assert cell_of(choose_cells(two, likelihood)) is None
+
+
+def test_fitted_scales_are_at_least_the_rounding_error_of_the_lattice() -> None:
+    f = torch.zeros(1, 50, 1)
+    held = OutOfFold(f, torch.zeros(1), torch.zeros(1, dtype=torch.int64), torch.zeros(50, 1), None, torch.arange(50))
+    likelihood = Gaussian()
+    assert fit_noise(held, likelihood).noise.log_scale().exp().item() < 0.1
+    likelihood.steps = (1.0,)
+    assert fit_noise(held, likelihood).noise.log_scale().exp().item() == pytest.approx(1.0 / math.sqrt(12.0), rel=1e-5)

@@ -40,6 +40,10 @@ def _laws(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator, folds: i
     )
 
 
+def tensors(rows: OutOfFoldLaws) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in vars(rows).items() if value is not None}
+
+
 def fit(rows: OutOfFoldLaws, seed: int = 0) -> tuple[Recalibration | None, float]:
     recalibration, fits = fit_recalibration(rows, torch.zeros(1, dtype=torch.float64), seed)
     return recalibration, fits[0].gain
@@ -92,7 +96,7 @@ def test_the_result_depends_on_the_seed_only_through_its_networks() -> None:
 
 def test_a_weight_of_two_is_equivalent_to_two_rows() -> None:
     rows, _ = rows_of("uneven", 120)
-    doubled = OutOfFoldLaws(**{name: torch.cat([value, value]) for name, value in vars(rows).items()})
+    doubled = OutOfFoldLaws(**{name: torch.cat([value, value]) for name, value in tensors(rows).items()})
     weighted = OutOfFoldLaws(**{**vars(rows), "weight": 2.0 * rows.weight})
     for (name, value), other in zip(
         fit(doubled)[0].state_dict().items(),  # type: ignore[union-attr]
@@ -105,7 +109,7 @@ def test_a_weight_of_two_is_equivalent_to_two_rows() -> None:
 def test_the_order_of_the_rows_has_no_effect() -> None:
     rows, _ = rows_of("uneven", 120)
     order = torch.randperm(120, generator=torch.Generator().manual_seed(5))
-    shuffled = OutOfFoldLaws(**{name: value[order] for name, value in vars(rows).items()})
+    shuffled = OutOfFoldLaws(**{name: value[order] for name, value in tensors(rows).items()})
     new, _ = rows_of("uneven", 500, seed=1)
     first, second = (fit(part)[0] for part in (rows, shuffled))
     assert first is not None
@@ -157,3 +161,27 @@ def test_large_tables_are_trained_in_minibatches() -> None:
     new, truth = rows_of("uneven", 3000, seed=1)
     gained = (new_log_density(recalibration, new) - new.log_density).mean()
     assert float(gained) > 0.8 * float((truth - new.log_density).mean())
+
+
+def test_counts_are_scored_by_the_probability_of_their_cells() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 1, generator=generator, dtype=torch.float64)
+    rate = (0.5 + x).exp()
+    y = torch.poisson(rate, generator=generator)
+    std = torch.full_like(y, float((y - rate).std()))
+    below = torch.from_numpy(stats.norm.cdf((y - 0.5 - rate) / std))
+    base = (torch.from_numpy(stats.norm.cdf((y + 0.5 - rate) / std)) - below).clamp_min(1e-12).log()
+    rows = OutOfFoldLaws(x, y, rate, std, base, torch.arange(400) % 5, torch.ones(400, dtype=torch.float64), 0.5 / std)
+    recalibration, fits = fit_recalibration(rows, torch.ones(1, dtype=torch.float64), 0)
+    assert recalibration is not None
+    truth = torch.from_numpy(stats.poisson.logpmf(y.numpy(), rate.numpy()))
+    assert fits[0].gain > 0.6 * float((truth - base).mean())
+    law = recalibration.law_parameters(x, rate, std)[0]
+    points = torch.arange(-30.0, 60.0, dtype=torch.float64)
+    cells = [(float(p) - 0.5, float(p) + 0.5) for p in points]
+    mixture = recalibration.mixtures(x, rate, std)[0]
+    masses = torch.stack([mixture.cdf(high) - mixture.cdf(low) for low, high in cells])
+    torch.testing.assert_close(masses.sum(0), torch.ones_like(rate), rtol=0.0, atol=1e-6)
+    first = law._replace(**{name: value.permute(1, 2, 0) for name, value in law._asdict().items()})  # (N, T, J)
+    exact = first.log_prob(points.expand(400, 1, -1)[..., 40], torch.full_like(rate, 0.5))
+    torch.testing.assert_close(exact.exp(), masses[40], rtol=1e-6, atol=1e-12)

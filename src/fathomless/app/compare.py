@@ -32,6 +32,8 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.scores import Score
 from fathomless.families import registry
+from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.metrics import standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
@@ -257,13 +259,14 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
     Returns
     -------
     dict
-        "log_density" of each row of `test`, "scores", "fit_seconds" and "predict_seconds"; or "failed", the error.
+        "log_density" of each row of `test` (log probability if "on_lattice" is true), its "log_mass" if the target lies
+        on a lattice, "scores", "fit_seconds" and "predict_seconds"; or "failed", the error.
 
     Examples
     --------
     >>> rows = np.arange(40.0)[:, None]
     >>> sorted(evaluate_split(lambda: method("linear", "regression", 0), (rows, rows[:, 0]), (rows, rows[:, 0])))
-    ['fit_seconds', 'log_density', 'predict_seconds', 'scores']
+    ['fit_seconds', 'log_density', 'log_mass', 'on_lattice', 'predict_seconds', 'scores']
     """
     try:
         with warnings.catch_warnings():
@@ -275,18 +278,32 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
             evaluation = evaluate(cast(PredictiveEstimator, recorder), *test, name="new rows")
             truth = test[1]
             first = 0
-            log_p = list[float]()
+            log_p, log_mass = list[float](), list[float]()
             for p in recorder.predictions:
                 log_p += p.log_prob(truth[first : first + len(p)]).tolist()
+                if (law := _round_law(p, fitted.target_)) is not None:
+                    log_mass += law.log_prob(truth[first : first + len(p)]).tolist()
                 first += len(p)
     except (Exception, RecursionError) as error:  # one failed method does not end the comparison
         return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     return {
         "log_density": log_p,
+        "log_mass": log_mass,
+        "on_lattice": evaluation.on_lattice,
         "scores": {key: score.value for key, score in evaluation.scores.items()},
         "fit_seconds": seconds,
         "predict_seconds": recorder.seconds,
     }
+
+
+def _round_law(p: Any, target: Any) -> LatticePredictive | None:
+    """Return a prediction rounded to the lattice of its target; None for classes and for targets without a lattice."""
+    if isinstance(p, LatticePredictive):
+        return p
+    single = isinstance(p, ContinuousPredictive) and len(target.lattice) == 1
+    if not single or not target.lattice[0].step:
+        return None
+    return LatticePredictive.of(p, target.lattice[0].step, target.lattice[0].offset)
 
 
 def method(name: str, task: str, seed: int, **options: Any) -> Any:
@@ -305,12 +322,18 @@ def method(name: str, task: str, seed: int, **options: Any) -> Any:
 
 
 def _rank(by_method: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str, str]) -> tuple[Compared, ...]:
-    """Sort methods by the mean log density of all rows; methods that failed in a fold are last."""
+    """Sort methods by the mean log density of all rows; methods that failed in a fold are last.
+
+    If a method predicts distributions on a lattice, all methods are scored by log probability: the laws of the others
+    are rounded.
+    """
+    every = [fold for folds in by_method.values() for fold in folds if "failed" not in fold]
+    kind = "log_mass" if any(fold.get("on_lattice") for fold in every) else "log_density"
     log_p = dict[str, Array]()
     done = dict[str, dict[str, Any]]()
     for name, folds in by_method.items():
         if not any("failed" in fold for fold in folds):
-            log_p[name] = np.concatenate([fold["log_density"] for fold in folds])
+            log_p[name] = np.concatenate([fold[kind] for fold in folds])
             sizes = [len(fold["log_density"]) for fold in folds]
             done[name] = {
                 "scores": _scores(folds, sizes) | {"log_likelihood": _mean(log_p[name])},

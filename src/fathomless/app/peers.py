@@ -22,6 +22,7 @@ from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.lattice import LatticePredictive, continuous_law
 from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.predictive import concatenate
 from fathomless.system.rng import fold_in
@@ -50,14 +51,17 @@ class Peer:
         Task.
     seed : int
         Seed of the held-out rows and of boosting.
+    on_lattice : bool
+        True to predict distributions on the lattice of the target.
     """
 
     target_: ClassLabels | TargetScale
 
-    def __init__(self, name: str, task: str, seed: int) -> None:
+    def __init__(self, name: str, task: str, seed: int, *, on_lattice: bool = False) -> None:
         self.name = name
         self.task = task
         self.seed = seed
+        self.on_lattice = on_lattice
 
     def fit(
         self, X: Any, y: Any, schema: Schema | None = None, target: ClassLabels | TargetScale | None = None
@@ -72,7 +76,7 @@ class Peer:
         )
         return self
 
-    def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
+    def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive | LatticePredictive:
         """Return the predictive distribution of rows."""
         parts = self._predict(encode(self.schema_, X))
         log_weight = torch.zeros(1, dtype=torch.float64)  # a mixture of one component
@@ -82,7 +86,11 @@ class Peer:
         scale, shift = self.target_.scale[0], self.target_.mean[0]
         loc, width = (torch.as_tensor(part, dtype=torch.float64)[None, :, None] for part in parts)
         component = Normal(shift + scale * loc, scale * width)
-        return ContinuousPredictive(log_weight, log_weight.long(), component, squeeze=True)
+        law = ContinuousPredictive(log_weight, log_weight.long(), component, squeeze=True)
+        if not self.on_lattice:
+            return law
+        (lattice,) = self.target_.lattice
+        return LatticePredictive.of(law, lattice.step, lattice.offset)
 
     def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         """Return the function that predicts class probabilities."""
@@ -148,7 +156,7 @@ class CrossFittedPeer:
     def __init__(self, peers: Sequence[Peer]) -> None:
         self.peers, self.target_ = peers, peers[0].target_
 
-    def predict_dist(self, X: Any, *, fold: Any) -> ClassPredictive | ContinuousPredictive:
+    def predict_dist(self, X: Any, *, fold: Any) -> ClassPredictive | ContinuousPredictive | LatticePredictive:
         """Return the predictive distribution of rows of the folds ``fold[0]``."""
         which = np.asarray(fold)[0]
         parts = [self.peers[k].predict_dist(take(X, np.flatnonzero(which == k))) for k in np.unique(which)]
@@ -156,5 +164,6 @@ class CrossFittedPeer:
         whole = concatenate(parts)
         if isinstance(whole, ClassPredictive):
             return replace(whole, log_p=whole.log_p[:, back])
-        continuous = cast(ContinuousPredictive, whole)
-        return replace(continuous, component=continuous.component.map_parameters(lambda values: values[:, back]))
+        continuous = continuous_law(cast(ContinuousPredictive | LatticePredictive, whole))
+        law = replace(continuous, component=continuous.component.map_parameters(lambda values: values[:, back]))
+        return replace(whole, base=law) if isinstance(whole, LatticePredictive) else law

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fathomless.data.cells import get_column_names
 from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
+from fathomless.data.lattices import NO_LATTICE, AtomTally, Lattice, LatticeTally, find_atoms, find_lattice
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.data.schema import (
     Floats,
@@ -198,11 +199,25 @@ class TargetScale:
         Weighted mean and population standard deviation of each output; the scale of a constant is 1.
     ndim : int
         1 if the target was a vector (then K = 1), 2 if it was a matrix.
+    lattice : tuple of Lattice, length K
+        Lattice on which all values of each output lie, in units of y; sample weights are ignored. Empty if it is
+        unknown, as in encodings of earlier versions.
+    atoms : tuple of tuple of float, length K
+        Values of each output that at least 5 % and at least 10 of the rows share; sample weights are ignored. Empty
+        if they are unknown.
     """
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     ndim: int
+    lattice: tuple[Lattice, ...] = field(default=(), compare=False)
+    atoms: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
+
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """Step of the lattice of each output in units of z, length K; 0 without a lattice."""
+        lattices = self.lattice or (NO_LATTICE,) * len(self.scale)
+        return tuple(lattice.step / scale for lattice, scale in zip(lattices, self.scale, strict=True))
 
     @property
     def log_unit(self) -> float:
@@ -231,23 +246,43 @@ class TargetScale:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal scale."""
-        return {"mean": list(self.mean), "scale": list(self.scale), "ndim": self.ndim}
+        plain = {"mean": list(self.mean), "scale": list(self.scale), "ndim": self.ndim}
+        if any(lattice.step for lattice in self.lattice):
+            plain["lattice"] = [[lattice.step, lattice.offset] for lattice in self.lattice]
+        if any(self.atoms):
+            plain["atoms"] = [list(values) for values in self.atoms]
+        return plain
 
     @staticmethod
     def from_json(obj: Any) -> "TargetScale":
         """Rebuild a scale; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
-        check_fields(obj, {"mean": list, "scale": list, "ndim": int}, "a target scale")
+        optional = {key: list for key in ("lattice", "atoms") if isinstance(obj, dict) and key in obj}
+        check_fields(obj, {"mean": list, "scale": list, "ndim": int, **optional}, "a target scale")
         mean, scale, ndim = obj["mean"], obj["scale"], obj["ndim"]
         numbers = all(type(v) is float and math.isfinite(v) for v in mean + scale)
         if not numbers or not mean or len(mean) != len(scale) or min(scale) <= 0 or ndim not in (1, 2):
             raise DataError(f"the saved target scale was altered: {obj} is not valid")
         if ndim == 1 and len(mean) != 1:
             raise DataError(f"the saved target scale was altered: a vector has one output, not {len(mean)}")
-        return TargetScale(tuple(mean), tuple(scale), ndim)
+        lattice, atoms = (obj.get(key, [[]] * len(mean)) for key in ("lattice", "atoms"))
+        if not (_are_lists(lattice, len(mean)) and _are_lists(atoms, len(mean))):
+            raise DataError(f"the saved target scale was altered: its lattice is {lattice} and its atoms are {atoms}")
+        lattice = [pair or [0.0, 0.0] for pair in lattice]
+        if any(len(pair) != 2 or not (0.0 <= pair[1] <= pair[0]) for pair in lattice):
+            raise DataError(f"the saved target scale was altered: {lattice} are not lattices")
+        return TargetScale(
+            tuple(mean), tuple(scale), ndim, tuple(Lattice(*pair) for pair in lattice), tuple(map(tuple, atoms))
+        )
+
+
+def _are_lists(values: list[Any], count: int) -> bool:
+    """Return whether a value from JSON has one list of finite floats for each output."""
+    lists = len(values) == count and all(type(part) is list for part in values)
+    return lists and all(type(v) is float and math.isfinite(v) for part in values for v in part)
 
 
 def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
-    """Fit the mean and scale of a numeric target.
+    """Fit the mean and scale of a numeric target, and find its lattice and its atoms.
 
     Parameters
     ----------
@@ -282,7 +317,13 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
         if (far := find_outliers(column, weight)) is not None:
             _warn_of_outliers(name, far, len(column))
     scales = [compute_moments(column, weight) for column in columns]
-    return TargetScale(tuple(mean for mean, _ in scales), tuple(scale for _, scale in scales), values.ndim)
+    return TargetScale(
+        tuple(mean for mean, _ in scales),
+        tuple(scale for _, scale in scales),
+        values.ndim,
+        tuple(map(find_lattice, columns)),
+        tuple(map(find_atoms, columns)),
+    )
 
 
 def _warn_of_outliers(name: str, far: Outliers, rows: int) -> None:
@@ -305,10 +346,12 @@ def _name_outputs(y: Any, outputs: int) -> list[str]:
 
 @dataclass
 class TargetTally:
-    """Running mean and scale of a numeric target that is read part by part."""
+    """Running mean, scale, lattice and atoms of a numeric target that is read part by part."""
 
     outputs: tuple[Moments, ...] = ()
     samples: tuple[Subsample, ...] = ()
+    lattices: tuple[LatticeTally, ...] = ()
+    atoms: tuple[AtomTally, ...] = ()
     ndim: int = 0
 
     def add(self, y: Any) -> None:
@@ -319,8 +362,12 @@ class TargetTally:
             raise DataError(f"y changes from {len(self.outputs)} to {len(columns)} outputs; give it one shape")
         before = self.outputs or (Moments(),) * len(columns)
         self.samples = self.samples or tuple(Subsample() for _ in columns)
-        for sample, column in zip(self.samples, columns, strict=True):
+        self.lattices = self.lattices or tuple(LatticeTally() for _ in columns)
+        self.atoms = self.atoms or tuple(AtomTally() for _ in columns)
+        for sample, lattice, atoms, column in zip(self.samples, self.lattices, self.atoms, columns, strict=True):
             sample.add(column)
+            lattice.add(column)
+            atoms.add(column)
         self.outputs = tuple(known.plus(column) for known, column in zip(before, columns, strict=True))
         self.ndim = values.ndim
 
@@ -330,7 +377,15 @@ class TargetTally:
             if (far := sample.find_outliers(output.low, output.high)) is not None:
                 _warn_of_outliers("y" if len(self.outputs) == 1 else f"y, output {k},", far, len(sample.values))
         scales = [output.standard for output in self.outputs]
-        return TargetScale(tuple(mean for mean, _ in scales), tuple(scale for _, scale in scales), self.ndim)
+        return TargetScale(
+            tuple(mean for mean, _ in scales),
+            tuple(scale for _, scale in scales),
+            self.ndim,
+            tuple(
+                tally.finish(output.low, output.std) for tally, output in zip(self.lattices, self.outputs, strict=True)
+            ),
+            tuple(tally.finish() for tally in self.atoms),
+        )
 
 
 def _read_moderate(y: Any) -> Floats:

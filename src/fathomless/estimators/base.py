@@ -61,7 +61,7 @@ from fathomless.inference.runs.run import Fitted, add_prefix
 from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.structure import Structure
@@ -435,9 +435,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def validation_score_(self) -> float | None:
         """Mean log predictive density on rows that a network was not fitted to, see above.
 
-        In nats per row and in the units of the target; None if there are no such rows.
+        In nats per row and in the units of the target; None if there are no such rows. For a target on a coarse lattice
+        it is the mean log probability (``likelihood_.cell`` is not None), which has no units.
         """
-        return None if self._score is None else self._score - self.target_.log_unit
+        if self._score is None or cell_of(self.likelihood_) is not None:
+            return self._score
+        return self._score - self.target_.log_unit
 
     def _html_repr(self) -> str:
         """Return scikit-learn's display, followed by a summary of the fit, as HTML."""
@@ -447,7 +450,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
         if self.validation_score_ is not None:
             score = f"{self.validation_score_:.4g} nats per row"
-            lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive density)")
+            kind = "density" if cell_of(self.likelihood_) is None else "mass"
+            lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive {kind})")
         text = "<br>".join(map(html.escape, lines))
         return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
 
@@ -605,7 +609,8 @@ class PredictiveEstimator(Estimator, ABC):
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
-        It stores the parameters of every component, S × N × K numbers.
+        It stores the parameters of every component, S × N × K numbers. For counts, grades and coarsely rounded targets
+        it is a :class:`~fathomless.posterior.lattice.LatticePredictive`, whose ``log_prob`` is a log probability.
 
         Parameters
         ----------

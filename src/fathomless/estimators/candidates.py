@@ -20,7 +20,7 @@ from torch import Tensor
 from fathomless.estimators.finalize import fit_likelihood
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, StackedLikelihood
-from fathomless.inference.out_of_fold.noise import KAPPA, fit_noise, mixture_log_density, sum_log_density
+from fathomless.inference.out_of_fold.noise import KAPPA, choose_cells, fit_noise, mixture_log_density, sum_log_density
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, StructureWeights
@@ -98,6 +98,9 @@ def combine(
     common = times == len(candidates)  # rows that are out-of-fold for at least one network of every candidate
     fits = [fitted for fitted, _ in candidates]
     helds = [seen.take(common[seen.rows]) for _, seen in candidates]
+    even = torch.full((len(candidates),), 1.0 / len(candidates), dtype=torch.float64)
+    together = _merge(helds, even)  # one choice for all candidates, whose scores are compared
+    fits = [replace(fitted, likelihood=choose_cells(together, fitted.likelihood)) for fitted in fits]
     first = helds[0]
     columns = []
     for h, f in zip(helds, fits, strict=True):
@@ -105,7 +108,6 @@ def combine(
         columns.append(mixture_log_density(h, noise).cpu())
     log_density = torch.stack(columns, 1)  # (N, C)
     weight = None if first.weight is None else first.weight.double().cpu()
-    even = torch.full((len(candidates),), 1.0 / len(candidates), dtype=torch.float64)
     count = float(len(first.rows) if weight is None else weight.sum())
     w = even if count < _FEW else _weights(log_density, weight)
     merged = _merge(helds, w)

@@ -4,14 +4,16 @@ These are plain values. An estimator builds them from its options and passes the
 :mod:`fathomless.estimators.preparation`.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import narwhals as nw
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fathomless.data.frames import encode, fit_schema
 from fathomless.data.schema import Schema, some
@@ -24,7 +26,15 @@ from fathomless.data.targets import (
     fit_labels,
     fit_target,
 )
-from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Likelihood, StudentT
+from fathomless.posterior.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    LocationScale,
+    StudentT,
+)
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
@@ -32,6 +42,8 @@ from fathomless.system.masked import unmask
 __all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class", "labels_of"]
 
 Array = npt.NDArray[Any]
+_COARSE = 0.1  # step of a lattice in standard deviations above which it bounds a predicted scale
+_HIGHEST_FLOOR = 0.4  # largest such bound, below the initial scale
 
 
 @dataclass(frozen=True)
@@ -214,7 +226,15 @@ class NumberTask(_Rows):
 
     def likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         """Build p(y | f); the tensor names of a saved model determine its variant."""
-        targets = len(cast(TargetScale, target).mean)
+        likelihood = self._law_of(len(cast(TargetScale, target).mean), cast(TargetScale, target).steps, saved)
+        if not self.density:
+            likelihood.steps = cast(TargetScale, target).steps
+        if "likelihood/cell" in saved:  # filled from the tensors of the model
+            likelihood.cell = torch.zeros(likelihood.targets)
+        return likelihood
+
+    def _law_of(self, targets: int, steps: Sequence[float], saved: Collection[str]) -> LocationScale:
+        """Build the law of a number of targets with lattices of these steps."""
         if self.law is None:
             return Gaussian(targets, noise="stated")
         if "likelihood/raw_df" in saved:
@@ -222,18 +242,26 @@ class NumberTask(_Rows):
         if "model/noise_scale" in saved:  # the networks provide the scale
             heavy = "model/noise_df" in saved
             return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
-        laws: dict[str, Callable[..., Likelihood]] = {
+        laws: dict[str, Callable[..., LocationScale]] = {
             "auto": Gaussian,
             "gaussian": Gaussian,
             "student_t": StudentT,
             "laplace": Laplace,
         }
-        return laws[checks.choice("likelihood", self.law, tuple(laws))](targets, noise=self.noise)
+        law = laws[checks.choice("likelihood", self.law, tuple(laws))]
+        widest = max(steps, default=0.0)
+        if self.noise == "input" and widest > _COARSE and not self.density:
+            # a scale that the networks predict has no floor after training
+            return law(targets, noise=self.noise, min_noise=min(widest / math.sqrt(12.0), _HIGHEST_FLOOR))
+        return law(targets, noise=self.noise)
 
     def units(self, target: Target) -> dict[str, Any]:
         """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the scale of the target."""
         scale = cast(TargetScale, target)
-        return {"shift": scale.mean, "scale": scale.scale, "squeeze": scale.ndim == 1}
+        units: dict[str, Any] = {"shift": scale.mean, "scale": scale.scale, "squeeze": scale.ndim == 1}
+        if not self.density and len(scale.lattice) == 1 and scale.lattice[0].step:
+            units["lattice"] = (scale.lattice[0].step, scale.lattice[0].offset)
+        return units
 
 
 #: Task of an estimator.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,13 @@ from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_g
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
+from fathomless.posterior.pool import Pool
 from fathomless.posterior.tabulated import tabulate
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
+from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["Evaluation", "evaluate"]
@@ -35,6 +38,7 @@ __all__ = ["Evaluation", "evaluate"]
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+NumberPredictive: TypeAlias = ContinuousPredictive | LatticePredictive
 
 _CHUNK = 16384  # rows predicted at once
 _SHOWN = 2000  # maximum number of rows kept for plots
@@ -65,11 +69,11 @@ class Evaluation:
     rows : int
         Number of rows of the scores; a row of weight k counts as k rows.
     scores : mapping of str to Score
-        Regression: log_likelihood (joint log density, nats per row in the units of y), rmse, mae, r2, crps,
-        interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95 (fraction of rows inside
-        the central interval); all but the first are averaged over targets. Evaluations of older versions have no
-        interval_score_90. Classification: log_likelihood, accuracy, brier, ece, and auroc of the second class if
-        there are two classes and both occur.
+        Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`),
+        rmse, mae, r2, crps, interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95
+        (fraction of rows inside the central interval); all but the first are averaged over targets. Evaluations of
+        older versions have no interval_score_90. Classification: log_likelihood, accuracy, brier, ece, and auroc of the
+        second class if there are two classes and both occur.
     baseline : mapping of str to Score
         The same scores of a constant prediction fitted to these rows: their class frequencies, or a normal distribution
         with their mean and standard deviation.
@@ -85,12 +89,16 @@ class Evaluation:
     calibration : mapping of str to ndarray
         Calibration of all rows. Classification: "confidence", "accuracy", "count" of the nonempty bins among 15 equal
         ones. Regression: "pit" (20, T) int64, the histogram of :math:`F(y)`; "levels" (19,) of central intervals and
-        their "coverage" (19, T).
+        their "coverage" (19, T). On a lattice F(y) is drawn uniformly between the probabilities below and up to y, and
+        both are exactly uniform for the true law, unlike the coverage of `scores`, whose intervals end at points.
     confusion : ndarray of int64, shape (K, K), or None
         Counts of true class by predicted class, over all rows; None in regression.
     conditional : tuple of ConditionalCoverage
         Coverage of the 90 % intervals in quarters by width and by prediction, and in groups of columns; empty in
         classification, and in evaluations of older versions.
+    on_lattice : bool
+        True if predictions are distributions on a lattice, see
+        :class:`~fathomless.posterior.lattice.LatticePredictive`.
     """
 
     name: str
@@ -104,6 +112,7 @@ class Evaluation:
     calibration: Mapping[str, Array]
     confusion: Ints | None
     conditional: tuple[ConditionalCoverage, ...] = ()
+    on_lattice: bool = False
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -126,6 +135,7 @@ class Evaluation:
             "baseline": [[key, score.value, score.error] for key, score in self.baseline.items()],
             "labels": self.labels,
             "targets": self.targets,
+            **({"on_lattice": True} if self.on_lattice else {}),
         }
         if self.conditional:
             meta["conditional"] = pack(self.conditional)
@@ -389,6 +399,7 @@ class _NumberPredictions:
     pit: Floats  # F(y)
     low: Floats  # ends of the 90 % interval
     high: Floats
+    distance: Floats  # distance of 1/2 from the probabilities at y: central intervals of twice this level contain y
 
 
 def _evaluate_numbers(
@@ -401,11 +412,14 @@ def _evaluate_numbers(
     fold: Any,
     weight: Floats | None,
 ) -> Evaluation:
+    generator = torch.Generator().manual_seed(0)
     predictions: list[_NumberPredictions] = []
     pictures = []
+    on_lattice = False
     for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
-        p = cast(ContinuousPredictive, p)
-        predictions.append(_predict_numbers(p, y[part]))
+        p = cast(NumberPredictive, p)
+        on_lattice = isinstance(p, LatticePredictive)
+        predictions.append(_predict_numbers(p, y[part], generator))
         if len(picked):
             pictures.append(_picture_of_numbers(p.take(picked), y[part][picked]))
     rows = _NumberPredictions(**_concatenate([vars(part) for part in predictions]))
@@ -417,7 +431,7 @@ def _evaluate_numbers(
         task="regression",
         rows=_count_rows(y, weight),
         scores=_number_scores(rows, y, weight),
-        baseline=_number_scores(_constant_prediction(y, known, weight), y, weight),
+        baseline=_number_scores(_constant_prediction(y, known, weight, generator, on_lattice=on_lattice), y, weight),
         labels=(),
         targets=targets,
         arrays=_concatenate(pictures),
@@ -437,49 +451,71 @@ def _evaluate_numbers(
             cdf=rows.pit,
             weight=weight,
         ),
+        on_lattice=on_lattice,
     )
 
 
-def _predict_numbers(p: ContinuousPredictive, y: Floats) -> _NumberPredictions:
+def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+    if isinstance(p, LatticePredictive):
+        return _predict_points(p, y, generator)
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
+    pit = mixture.cdf(y).numpy()
     return _NumberPredictions(
         mixture.mean.numpy(),
         p.log_prob(y[:, 0] if p.squeeze else y).numpy(),
         _crps(mixture, y),
-        mixture.cdf(y).numpy(),
+        pit,
         mixture.icdf(0.05).numpy(),
         mixture.icdf(0.95).numpy(),
+        np.abs(pit - 0.5),
     )
 
 
-def _crps(mixture: Mixture, y: Floats) -> Floats:
+def _predict_points(p: LatticePredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+    truth = torch.tensor(y).reshape(p.shape)
+    below, up_to = p.cdf_before(truth), p.cdf(p.round(truth))
+    pit = below + uniform(below, generator) * (up_to - below)
+    distance = torch.maximum(0.5 - up_to, below - 0.5).clamp_min(0.0)
+    shown = (part.numpy().reshape(y.shape) for part in (p.crps(truth), pit, *p.interval(0.9), distance))
+    return _NumberPredictions(p.mean.numpy().reshape(y.shape), p.log_prob(truth).numpy(), *shown)
+
+
+def _crps(law: Mixture | Pool, y: Floats) -> Floats:
     """Return the continuous ranked probability score, (N, T): by a formula for few components, else by quadrature."""
-    match mixture.component:
+    if isinstance(law, Pool):
+        return metrics.crps_law(y, law)
+    match law.component:
         case Normal(loc, scale) if len(loc) <= _PAIRED:
-            return metrics.crps_normal_mixture(y, mixture.weight, loc, scale)
+            return metrics.crps_normal_mixture(y, law.weight, loc, scale)
         case Laplace(loc, scale) if len(loc) <= _PAIRED:
-            return metrics.crps_laplace_mixture(y, mixture.weight, loc, scale)
+            return metrics.crps_laplace_mixture(y, law.weight, loc, scale)
         case StudentT(loc, scale, df) if len(loc) == 1:
             return metrics.crps_student(y, loc[0], scale[0], df[0])
-    return metrics.crps_law(y, tabulate(mixture))
+    return metrics.crps_law(y, tabulate(law))
 
 
-def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:
+def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
     low, high = p.interval(0.9)
+    truth = y[:, 0] if p.squeeze else y
+    pit = p.cdf(truth)
+    if isinstance(p, LatticePredictive):  # the middle of the probabilities below and up to y
+        pit = 0.5 * (p.cdf_before(truth) + p.cdf(p.round(truth)))
     parts = p.uncertainty()
     shown = {
         "mean": p.mean,
         "std": p.std,
         "low": low,
         "high": high,
-        "pit": p.cdf(y[:, 0] if p.squeeze else y),
+        "pit": pit,
         **_uncertainty_arrays(parts),
     }
     return {"y": y, **{key: value.numpy().reshape(y.shape) for key, value in shown.items()}}
 
 
-def _constant_prediction(y: Floats, known: TargetScale, weight: Floats | None) -> _NumberPredictions:
-    """Summarize the normal distribution with the mean and standard deviation of these rows."""
+def _constant_prediction(
+    y: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator, *, on_lattice: bool
+) -> _NumberPredictions:
+    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`."""
     centre = average(y, weight)
     mean = np.broadcast_to(centre, y.shape)
     deviation = y.std(0) if weight is None else np.sqrt(average(np.square(y - centre), weight))
@@ -487,10 +523,16 @@ def _constant_prediction(y: Floats, known: TargetScale, weight: Floats | None) -
     std = np.broadcast_to(scale, y.shape)
     normal = Normal(torch.tensor(mean), torch.tensor(std))
     truth = torch.tensor(y)
+    if on_lattice:
+        one = torch.zeros(1, dtype=torch.float64, device="cpu")
+        law = ContinuousPredictive(one, one.long(), normal.map_parameters(lambda values: values[None]))
+        (lattice,) = known.lattice
+        return _predict_points(LatticePredictive.of(law, lattice.step, lattice.offset), y, generator)
     log_density = normal.log_prob(truth).sum(1).numpy()
-    low, high = (normal.icdf(torch.tensor(p, dtype=torch.float64)).numpy() for p in (0.05, 0.95))
+    low, high = (normal.icdf(torch.tensor(p, dtype=torch.float64, device="cpu")).numpy() for p in (0.05, 0.95))
     crps = metrics.crps_gaussian(y, mean, std)
-    return _NumberPredictions(mean, log_density, crps, normal.cdf(truth).numpy(), low, high)
+    pit = normal.cdf(truth).numpy()
+    return _NumberPredictions(mean, log_density, crps, pit, low, high, np.abs(pit - 0.5))
 
 
 def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -> dict[str, Score]:
@@ -507,7 +549,7 @@ def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -
         "interval_score_90": mean(metrics.interval_score(y, rows.low, rows.high, 0.9), weight),
     }
     for key, level in _COVERAGES.items():
-        scores[key] = mean((np.abs(rows.pit - 0.5) <= 0.5 * level).astype(np.float64), weight)
+        scores[key] = mean((rows.distance <= 0.5 * level).astype(np.float64), weight)
     return _check_finite(scores)
 
 
@@ -541,6 +583,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
     groups_of_rows = unpack(meta.get("conditional", []))  # evaluations of older versions have none
+    kinds |= {"on_lattice": bool} if "on_lattice" in meta else {}
     check_fields({key: value for key, value in meta.items() if key != "conditional"}, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
@@ -567,6 +610,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         calibration=groups["calibration"],
         confusion=arrays.get("confusion"),
         conditional=groups_of_rows,
+        on_lattice=meta.get("on_lattice", False),
     )
 
 

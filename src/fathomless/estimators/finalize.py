@@ -16,6 +16,7 @@ from fathomless.inference.out_of_fold.noise import (
     KAPPA,
     KAPPA_ALONE,
     average_noise_factor,
+    choose_cells,
     choose_noise,
     cross_validate_score,
     estimate_disagreement,
@@ -92,7 +93,7 @@ def finalize(
     free_noise : bool
         True if Student's t may replace Gaussian noise.
     """
-    likelihood = trained = fitted.likelihood
+    likelihood = trained = choose_cells(held, fitted.likelihood)
     kappa = KAPPA_ALONE if folds is None else KAPPA
     if calibrate:
         trained, likelihood = fit_likelihood(held, trained, kappa, free_noise=free_noise)
@@ -161,7 +162,14 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
     V, S = estimate_disagreement(torch.cat(of_parts, 1), table.y, unseen.to(table.y.device), table.weight)
     factor = average_noise_factor(V, (S - doubt).maximum(V), len(folds), len(unseen))
-    likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
+    noise = cast(LearnedNoise, likelihood.noise)
+    before = noise.log_scale()
+    noise.rescale(factor)
+    rescaled = noise.log_scale()
+    likelihood.raise_scale()  # type: ignore[operator]
+    raised = noise.log_scale() > rescaled
+    if bool(raised.any()):
+        factor = torch.where(raised, (noise.log_scale() - before).exp().to(factor), factor)
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
     return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
 

@@ -25,6 +25,7 @@ from fathomless.posterior.distributions import ClassPredictive, ContinuousPredic
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.indicators import IndicatorPredictive
+from fathomless.posterior.lattice import LatticePredictive, continuous_law
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
@@ -55,7 +56,7 @@ Array = npt.NDArray[Any]
 PREDICTED_AT_ONCE = 16384  #: rows predicted at once
 
 #: Predictive distribution of any task.
-AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | IndicatorPredictive
+AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | LatticePredictive | IndicatorPredictive
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +165,7 @@ class Predictor:
                 if networks_of is not None:
                     draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
                 chunk = predictive(draws, likelihood, **units)
-                if self.recalibration is not None and isinstance(chunk, ContinuousPredictive):
+                if self.recalibration is not None and isinstance(chunk, ContinuousPredictive | LatticePredictive):
                     of_row = None if fold is None else np.asarray(fold)[0, start : start + PREDICTED_AT_ONCE]
                     chunk = _recalibrate(chunk, x, self.recalibration, units, of_row)
             yield chunk
@@ -415,19 +416,27 @@ def name_errors(name: str) -> Iterator[None]:
 
 
 def _recalibrate(
-    prediction: ContinuousPredictive, x: Tensor, recalibration: Recalibration, units: Mapping[str, Any], fold: Any
-) -> ContinuousPredictive:
+    prediction: ContinuousPredictive | LatticePredictive,
+    x: Tensor,
+    recalibration: Recalibration,
+    units: Mapping[str, Any],
+    fold: Any,
+) -> ContinuousPredictive | LatticePredictive:
     """Add the laws of the standardised residual to a prediction of encoded rows (N, D).
 
     `units` are those of :meth:`~fathomless.estimators.encoding.NumberTask.units`. For out-of-fold predictions `fold`,
     (N,), selects the networks that were not fitted to a row.
     """
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
-    law = prediction.network_mixture
+    continuous = continuous_law(prediction)
+    law = continuous.network_mixture
     of_row = None if fold is None else torch.as_tensor(np.asarray(fold, dtype=np.int64), device="cpu")
     laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, of_row)
     laws = tuple(each.affine(shift, scale) for each in laws)
-    return replace(prediction, share=recalibration.share, residual_laws=laws)
+    recalibrated = replace(continuous, share=recalibration.share, residual_laws=laws)
+    if isinstance(prediction, LatticePredictive):
+        return LatticePredictive.of(recalibrated, prediction.step, prediction.offset)
+    return recalibrated
 
 
 def _select_networks(draws: Draws, numbers: Array) -> Draws:

@@ -13,7 +13,7 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.inference.out_of_fold.heads import check_heads, replace_heads_by_means
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.driver import State
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import Likelihood, without_cells
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -49,7 +49,7 @@ class Problem:
         if self.fitted is not None:
             model, likelihood = copy.deepcopy(self.fitted)
             replace_heads_by_means(model)
-            return model, likelihood
+            return model, without_cells(likelihood)  # out-of-fold rows choose them again
         with building(fold_in(seed, "start")):
             likelihood = self.task.likelihood(table.target).to(table.device, table.dtype)
             model = self.networks._build_model(table.inputs, likelihood, seed, table.dtype)

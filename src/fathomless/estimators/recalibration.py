@@ -8,6 +8,7 @@ import torch
 
 from fathomless.data.folds import without
 from fathomless.data.rows import Rows
+from fathomless.data.targets import TargetScale
 from fathomless.estimators.encoding import NumberTask
 from fathomless.estimators.predictor import Array, Predictor, concatenate_parts
 from fathomless.estimators.preparation import Prepared
@@ -17,6 +18,7 @@ from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.lattice import LatticePredictive, continuous_law
 
 __all__ = ["recalibrate"]
 
@@ -42,7 +44,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     rows = _predict_unseen_rows(fitted, table, problem)
     if rows is None:
         return fitted
-    step = torch.zeros(rows.y.shape[1], dtype=torch.float64, device="cpu")
+    step = torch.tensor(cast(TargetScale, table.target).steps, dtype=torch.float64, device="cpu")
     recalibration, fits = fit_recalibration(rows, step, table.seed)
     gain = sum(fit.gain for fit in fits if fit.used)
     score = None if fitted.score is None else fitted.score + gain
@@ -83,17 +85,24 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
     )
     x = rows.x.cpu().numpy()
     prediction = concatenate_parts(predictor.predict_parts(lambda part: x[part], len(x), folds), len(x))
-    law = cast(ContinuousPredictive, prediction).network_mixture
+    law = continuous_law(cast("ContinuousPredictive | LatticePredictive", prediction)).network_mixture
     units = problem.task.units(table.target)
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
     y = rows.y.double().cpu()
     even = torch.ones(len(y), dtype=torch.float64, device="cpu")
+    if isinstance(prediction, LatticePredictive):
+        log_density = prediction.log_prob((shift + scale * y).reshape(prediction.shape))[:, None]
+        half = 0.5 * prediction.step / law.std
+    else:
+        log_density = law.log_prob(shift + scale * y) + scale.log()
+        half = None
     return OutOfFoldLaws(
         x=rows.x.double().cpu(),
         y=y,
         mean=(law.mean - shift) / scale,
         std=law.std / scale,
-        log_density=law.log_prob(shift + scale * y) + scale.log(),
+        log_density=log_density,
         fold=part,
         weight=even if rows.weight is None else rows.weight.double().cpu(),
+        half=half,
     )

@@ -98,8 +98,8 @@ class Supervised(PredictiveEstimator, ABC):
         The module contains the encoding of the table and fixed draws of the networks, those of the estimator's own
         predictions; its outputs equal the predictions up to rounding. It maps float64 numbers (N, C), computed from a
         table by :meth:`to_numbers`, to a dict: ``mean`` and ``variance`` (N,) or (N, T), ``quantiles`` (N, L) or (N, T,
-        L); or ``probabilities`` (N, K). The outputs are NaN for rows that the estimator refuses (missing values and
-        unknown categories, unless options allow them).
+        L); or ``probabilities`` (N, K). Quantiles of a target on a lattice are those before rounding. The outputs are
+        NaN for rows that the estimator refuses (missing values and unknown categories, unless options allow them).
 
         Parameters
         ----------
@@ -250,7 +250,10 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         return (np.concatenate(mean), np.concatenate(std)) if return_std else np.concatenate(mean)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the bounds of the central prediction interval of probability `level`."""
+        """Return the bounds of the central prediction interval of probability `level`.
+
+        For a target on a lattice, such as a count, the bounds are points of it, with a probability of at least `level`.
+        """
         bounds = [cast(ContinuousPredictive, p).interval(level) for p in self._predictives(X)]
         low, high = zip(*bounds, strict=True)
         return np.concatenate([b.numpy() for b in low]), np.concatenate([b.numpy() for b in high])

@@ -29,7 +29,16 @@ from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import Seed, as_generator
 
-__all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "to_double"]
+__all__ = [
+    "ClassPredictive",
+    "ContinuousPredictive",
+    "Labels",
+    "Predictive",
+    "Values",
+    "check_alike",
+    "match_type",
+    "to_double",
+]
 
 #: Numbers as an array or a tensor.
 Values = npt.ArrayLike | Tensor
@@ -68,6 +77,11 @@ class Predictive(ABC):
     def __len__(self) -> int:
         """Return the number of rows N."""
         return self.shape[0]
+
+    @property
+    @abstractmethod
+    def discrete(self) -> bool:
+        """True if the distribution has probabilities of single values, which :meth:`log_prob` returns."""
 
     @abstractmethod
     def log_prob(self, y: Values) -> Tensor:
@@ -205,6 +219,11 @@ class ContinuousPredictive(Predictive):
     residual_laws: Sequence[Mixture] = field(default=(), kw_only=True)
 
     @property
+    def discrete(self) -> bool:
+        """False."""
+        return False
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the targets of all rows, (N, T) or (N,)."""
         return tuple(self.component.loc.shape[1:2] if self.squeeze else self.component.loc.shape[1:])
@@ -213,8 +232,8 @@ class ContinuousPredictive(Predictive):
     def nbytes(self) -> int:
         """Size of the parameters of all components in bytes."""
         laws = [self.component, *(law.component for law in self.residual_laws)]
-        weights = sum(law.log_weight.nbytes for law in self.residual_laws)
-        return weights + sum(getattr(law, part.name).nbytes for law in laws for part in fields(law))
+        tensors: list[Tensor] = [getattr(law, part.name) for law in laws for part in fields(law)]
+        return sum(tensor.nbytes for tensor in [*tensors, *(law.log_weight for law in self.residual_laws)])
 
     @cached_property
     def network_mixture(self) -> Mixture:
@@ -295,17 +314,17 @@ class ContinuousPredictive(Predictive):
         array([[0.  , 0.  , 0.  ],
                [1.96, 1.96, 1.96]])
         """
-        return _match_type(q, self.icdf(q))
+        return match_type(q, self.icdf(q))
 
     quantile = ppf
 
     def isf(self, q: Values) -> Any:
         """Value that the target exceeds with probability q: ``ppf(1 - q)``, but accurate for small q."""
-        return _match_type(q, self._squeeze(self.mixture.isf(self._broadcast(q))))
+        return match_type(q, self._squeeze(self.mixture.isf(self._broadcast(q))))
 
     def logpdf(self, y: Values) -> Any:
         """Log density in nats, for each column separately; y broadcasts to the rows."""
-        return _match_type(y, self._squeeze(self.mixture.log_prob(self._broadcast(y))))
+        return match_type(y, self._squeeze(self.mixture.log_prob(self._broadcast(y))))
 
     def pdf(self, y: Values) -> Any:
         """Density, in the inverse of the units of the target; see :meth:`logpdf`."""
@@ -488,6 +507,11 @@ class ClassPredictive(Predictive):
     labels: Labels
 
     @property
+    def discrete(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the labels of all rows, (N,)."""
         return (self.log_p.shape[1],)
@@ -628,7 +652,7 @@ def _to_array(values: Tensor) -> npt.NDArray[Any]:
     return values.detach().numpy()
 
 
-def _match_type(argument: Values, result: Tensor) -> Any:
+def match_type(argument: Values, result: Tensor) -> Any:
     """Return the result as a tensor if the argument is a tensor, and as an array otherwise."""
     return result if isinstance(argument, Tensor) else _to_array(result)
 

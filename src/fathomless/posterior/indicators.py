@@ -39,6 +39,11 @@ class IndicatorPredictive(Predictive):
     logit: Tensor
 
     @property
+    def discrete(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the labels of all rows, (N, T)."""
         return tuple(self.logit.shape[1:])

@@ -31,6 +31,9 @@ __all__ = [
     "Noise",
     "StatedNoise",
     "StudentT",
+    "cell_of",
+    "log_score",
+    "without_cells",
 ]
 
 NoiseOption = float | Literal["learned", "input", "stated"]
@@ -161,6 +164,15 @@ class LearnedNoise(Noise):
         return self.log_minimum + 0.5 * F.softplus(2.0 * (self.raw - self.log_minimum))
 
     @torch.no_grad()
+    def raise_to(self, least: Tensor) -> None:
+        """Raise scales below the given ones (T,) to them; other scales keep their bits."""
+        factor = least.to(self.raw) / self.log_scale().exp()
+        if bool((factor > 1.0).any()):
+            before = self.raw.clone()
+            self.rescale(factor.clamp(min=1.0))
+            self.raw.copy_(torch.where(factor > 1.0, self.raw, before))
+
+    @torch.no_grad()
     def rescale(self, factor: Tensor) -> None:
         """Multiply the scale of each target column by a factor (T,), but not below the floor."""
         above = (2.0 * (self.log_scale() + factor.to(self.raw).log() - self.log_minimum)).clamp(min=1e-6)
@@ -260,11 +272,22 @@ class LocationScale(Likelihood, HasWidth, ABC):
     min_noise : float
         Smooth lower bound on a learned or predicted scale.
 
+    Attributes
+    ----------
+    steps : tuple of float, length T
+        Step of the lattice of each standardised target, 0 without a lattice. It bounds fitted scales, and is empty if
+        there are no bounds.
+    cell : Tensor, shape (T,), optional
+        Widths of the cells of a discrete target: rows are then scored by the probability of the cell around the target,
+        :meth:`log_mass`. None for continuous targets.
+
     Raises
     ------
     DataError
         If an option is not allowed.
     """
+
+    cell: Tensor | None
 
     def __init__(
         self,
@@ -277,6 +300,8 @@ class LocationScale(Likelihood, HasWidth, ABC):
         super().__init__()
         self.targets = _check_count("targets", targets, 1)
         self.noise = _make_noise(targets, noise, initial_noise, min_noise)
+        self.steps: tuple[float, ...] = ()
+        self.register_buffer("cell", None)
 
     @abstractmethod
     def law(self) -> Law:
@@ -314,6 +339,24 @@ class LocationScale(Likelihood, HasWidth, ABC):
             return targets * constant - (law.energy(z) + log_scale).sum(-1)  # (S, B)
         energy = law.energy(z, *[_cast(parameter, f) for parameter in shape])  # (S, B, T)
         return (_cast(constant, f) - log_scale - energy).sum(-1)  # (S, B)
+
+    def log_mass(self, f: Tensor, y: Tensor) -> Tensor:
+        r"""Log probability of the cells around the targets, (S, B), in float64; for a likelihood with cells.
+
+        .. math:: \sum_t \log \left( F_t(y_t + c_t / 2) - F_t(y_t - c_t / 2) \right)
+        """
+        assert self.cell is not None
+        _check_shapes(f, self.outputs, y, (self.targets,))
+        half = 0.5 * self.cell.cpu().double()
+        centre = y.cpu().double()
+        return self.components(f).log_mass(centre - half, centre + half).sum(-1).to(f.device)  # (S, B)
+
+    @torch.no_grad()
+    def raise_scale(self) -> None:
+        """Raise learned scales to the rounding error of the lattice, step / sqrt(12)."""
+        if isinstance(self.noise, LearnedNoise) and any(self.steps):
+            least = torch.tensor(self.steps, dtype=torch.float64, device=self.noise.raw.device) / math.sqrt(12.0)
+            self.noise.raise_to(least)
 
     def components(self, f: Tensor) -> Component:
         """Laws of the target with axes (S, B, T)."""
@@ -539,6 +582,28 @@ class Bernoulli(Likelihood):
         if self.targets > 1:
             return Indicators(logit)
         return Classes(F.logsigmoid(torch.cat([-logit, logit], -1)))  # (S, B, 2)
+
+
+def cell_of(likelihood: Likelihood) -> Tensor | None:
+    """Return the widths of the cells of a discrete target on a lattice, (T,); None for other targets."""
+    return likelihood.cell if isinstance(likelihood, LocationScale) else None
+
+
+def without_cells(likelihood: Likelihood) -> Likelihood:
+    """Remove the cells of a likelihood, in place: rows are scored by density. Return the likelihood."""
+    if isinstance(likelihood, LocationScale):
+        likelihood.cell = None
+    return likelihood
+
+
+def log_score(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
+    """Return the log density of each row under each draw, or its log mass if the likelihood has cells, (S, B).
+
+    Posteriors over structure, noise and validation scores are fitted and computed by it. Training uses the density.
+    """
+    if isinstance(likelihood, LocationScale) and likelihood.cell is not None:
+        return likelihood.log_mass(f, y)
+    return likelihood.log_prob(f, y)
 
 
 def _cast(parameter: float | Tensor, f: Tensor) -> float | Tensor:

@@ -38,6 +38,7 @@ __all__ = [
     "StudentT",
     "concatenate_mixtures",
     "concatenate_rows",
+    "integrate_log_density",
     "safe_unit",
     "solve_quantile",
 ]
@@ -46,6 +47,10 @@ Values = npt.ArrayLike | Tensor
 C = TypeVar("C", bound="Component")
 
 _ITERATIONS = 250  # enough to bisect from a bracket of 1e30 to the last bit of 1e-30
+_NARROW = 1e-5  # length of an interval in scales below which its probability is density times length
+_LEAST_MASS = 1e-280  # probability of an interval below which its log is computed from the density
+_PANELS = 40  # panels of this quadrature, each half as long as the one before
+_NODES = 6  # nodes of a panel
 _SMALL = 1e-280  # variance below which terms of its sum may have underflowed
 
 
@@ -148,6 +153,30 @@ class Component(ABC):
     def sf(self, y: Tensor) -> Tensor:
         """Probability above y, with a small relative error in the upper tail."""
         return self.standard_cdf(-self.standardise(y))
+
+    def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
+        """Log probability between two values, which broadcast against the parameters; differentiable.
+
+        An interval above the centre is reflected, so that both probabilities are those of the lower tail. Intervals
+        shorter than 1e-5 scales are computed as density times length, and probabilities that underflow by quadrature.
+        """
+        a, b = self.standardise(low), self.standardise(high)
+        upper = a + b > 0.0
+        a, b = torch.where(upper, -b, a), torch.where(upper, -a, b)
+        narrow = b - a < _NARROW
+        mass = self.standard_cdf(b) - self.standard_cdf(a)
+        far = ~narrow & (mass < _LEAST_MASS)
+        # branches that are not used must have finite derivatives
+        log_mass = torch.where(narrow | far, 1.0, mass).log()
+        if narrow.any():
+            length = torch.where(narrow, b - a, 1.0).clamp_min(torch.finfo(b.dtype).tiny)
+            log_mass = torch.where(narrow, self.standard_log_prob(0.5 * (a + b)) + length.log(), log_mass)
+        if far.any():
+            shape = [parameter.expand_as(a)[far] for parameter in self.shape_parameters]
+            constant = self.log_constant(*shape)
+            beyond = integrate_log_density(lambda z: constant - self.energy(z, *shape), b[far], a[far])
+            log_mass = log_mass.masked_scatter(far, beyond)
+        return log_mass
 
     def icdf(self, p: Tensor) -> Tensor:
         """Quantile of each element."""
@@ -607,6 +636,29 @@ def solve_quantile(
         if not active.any():
             break
     return y
+
+
+def integrate_log_density(log_density: Callable[[Tensor], Tensor], near: Tensor, far: Tensor) -> Tensor:
+    """Return the log of the integral of a density over intervals, which may underflow.
+
+    Gaussian quadrature on panels that shrink towards the end `near`, at which the density is largest.
+
+    Parameters
+    ----------
+    log_density : callable
+        Function that returns the log density at points, with the shape of the ends.
+    near, far : Tensor
+        Ends of the intervals, in either order.
+    """
+    nodes, weights = (part.tolist() for part in np.polynomial.legendre.leggauss(_NODES))
+    total = torch.full_like(near, -math.inf)
+    for panel in range(_PANELS):
+        left = 0.5 ** (panel + 1) if panel < _PANELS - 1 else 0.0
+        length = 0.5**panel - left
+        for node, weight in zip(nodes, weights, strict=True):
+            place = near + (far - near) * (left + 0.5 * length * (1.0 + node))
+            total = torch.logaddexp(total, log_density(place) + math.log(0.5 * length * weight))
+    return total + (far - near).abs().log()
 
 
 def safe_unit(variance: Tensor, size: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ from fathomless.posterior.distributions import (
     to_double,
 )
 from fathomless.posterior.indicators import IndicatorPredictive
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.mixtures import Classes, Component, Indicators
 from fathomless.posterior.model import Draws
 from fathomless.system.errors import DataError, DivergenceError
@@ -42,7 +43,8 @@ def predictive(
     scale: Values | None = None,
     labels: Sequence[object] | Labels | None = None,
     squeeze: bool = False,
-) -> ContinuousPredictive | ClassPredictive | IndicatorPredictive:
+    lattice: tuple[float, float] | None = None,
+) -> ContinuousPredictive | LatticePredictive | ClassPredictive | IndicatorPredictive:
     """Compute the predictive distribution of drawn networks with a likelihood.
 
     Parameters
@@ -57,10 +59,13 @@ def predictive(
         Names of the classes, for classification.
     squeeze : bool
         Drop the axis of targets, for a single continuous target.
+    lattice : (float, float), optional
+        Step and offset of the lattice of a single target, in its units. The prediction is a law on the lattice if the
+        likelihood has cells.
 
     Returns
     -------
-    ContinuousPredictive, ClassPredictive or IndicatorPredictive
+    ContinuousPredictive, LatticePredictive, ClassPredictive or IndicatorPredictive
 
     Raises
     ------
@@ -103,7 +108,8 @@ def predictive(
                 raise DataError(f"squeeze was given for {targets} targets; allowed is 1: leave it out")
             shifts = _check_units("shift", shift, 0.0, targets)
             scales = _check_units("scale", scale, 1.0, targets)
-            return ContinuousPredictive(log_weight, structure, component.affine(shifts, scales), squeeze, **layout)
+            p = ContinuousPredictive(log_weight, structure, component.affine(shifts, scales), squeeze, **layout)
+            return p if lattice is None or cell_of(likelihood) is None else LatticePredictive.of(p, *lattice)
         case other:
             raise DataError(
                 f"components of {type(likelihood).__name__} returned {type(other).__name__}; allowed are Classes, "

@@ -89,11 +89,17 @@ class Parameters(NamedTuple):
     loc: Tensor
     log_scale: Tensor
 
-    def log_prob(self, z: Tensor) -> Tensor:
-        """Log density of z, in nats; (...)."""
-        standard = (z[..., None] - self.loc) * (-self.log_scale).exp()
-        log_density = Normal.log_constant() - Normal.energy(standard) - self.log_scale
-        return torch.logsumexp(self.log_weight + log_density, -1)
+    def log_prob(self, z: Tensor, half: Tensor | None = None) -> Tensor:
+        """Log density of z in nats, (...); or log probability of the cell from z − half to z + half."""
+        precision = (-self.log_scale).exp()
+        standard = (z[..., None] - self.loc) * precision
+        if half is None:
+            log_p = Normal.log_constant() - Normal.energy(standard) - self.log_scale
+        else:  # in the lower tail, for a small relative error
+            upper = half[..., None] * precision - standard.abs()
+            ratio = torch.special.log_ndtr(upper - 2.0 * half[..., None] * precision) - torch.special.log_ndtr(upper)
+            log_p = torch.special.log_ndtr(upper) + torch.log(-torch.expm1(ratio))
+        return torch.logsumexp(self.log_weight + log_p, -1)
 
 
 class ResidualNetworks(nn.Module):
@@ -215,7 +221,7 @@ class Recalibration(nn.Module):
     def networks(self) -> int:
         """Number of networks K of each kind."""
         first = next(iter(self.laws.values()))
-        return int(first.weights[0].shape[0])
+        return int(next(first.parameters()).shape[0])
 
     def law_parameters(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> list[Parameters]:
         """Return the law of the targets of each kind, in units of the encoded target; parameters of shape (J, N, T).

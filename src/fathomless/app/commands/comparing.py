@@ -109,7 +109,8 @@ def page(comparison: "Comparison", target: str, data: str, command: str) -> str:
         made=f"{comparison.rows:,} rows of {data} in {comparison.folds} folds, the same for all methods. Each method "
         "has its default options and predicts every fold after a fit to the other folds. Levels that are not in the "
         "training rows count as missing. Log-likelihood is the mean log density per row, in nats, with the target in "
-        "its own unit. Difference is the log-likelihood of the best method minus that of the method, paired by row, ± "
+        "its own unit; if a method predicts probabilities of counts or grades, it is the mean log probability for all "
+        "methods. Difference is the log-likelihood of the best method minus that of the method, paired by row, ± "
         "one standard error over independent rows. Times are those of one fit and of the predictions of one fold, on "
         "one thread.",
         command=command,

@@ -18,6 +18,7 @@ from fathomless.estimators.importance import Dependence, Importance, dependence,
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import number
 from fathomless.posterior.distributions import ClassPredictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.system import io
 from fathomless.system.errors import FileError
 
@@ -279,7 +280,8 @@ def score_peers(
             others = training if folds is None else training[folds[training] != k]
             # An evenly spaced sample of a large table bounds the time of the simple models.
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
-            fitted.append(Peer(name, evaluation.task, seed).fit(*take(others), estimator.schema_, target))
+            peer_of_fold = Peer(name, evaluation.task, seed, on_lattice=evaluation.on_lattice)
+            fitted.append(peer_of_fold.fit(*take(others), estimator.schema_, target))
         peer = cast(PredictiveEstimator, CrossFittedPeer(fitted))
         scores[name] = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold).scores
         lead = density - _score_rows(peer, X, y, fold).density
@@ -381,8 +383,11 @@ def _score_rows(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _R
         else:
             continuous = cast(Any, p)
             miss.append(np.abs(continuous.mean.numpy() - np.asarray(y[part])).reshape(len(log_p), -1))
-            pit = continuous.cdf(y[part]).numpy().reshape(len(log_p), -1)
-            inside.append(((pit >= 0.05) & (pit <= 0.95)).all(1))
+            up_to = continuous.cdf(y[part]).numpy().reshape(len(log_p), -1)
+            below = up_to
+            if isinstance(p, LatticePredictive):
+                below = p.cdf_before(y[part]).numpy().reshape(len(log_p), -1)
+            inside.append(((up_to >= 0.05) & (below <= 0.95)).all(1))
     return _RowScores(np.concatenate(density), np.concatenate(miss), np.concatenate(inside) if inside else None)
 
 

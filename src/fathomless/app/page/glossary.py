@@ -144,6 +144,12 @@ TERMS: tuple[Term, ...] = (
         ("log-likelihood", "log-likelihoods", "log density"),
     ),
     Term(
+        "Log mass",
+        "Log-likelihood of a target on a lattice, such as a count or a grade: the logarithm of the probability of the "
+        "observed value, in nats per row. It is at most 0 and has no unit, unlike a log density.",
+        ("log mass",),
+    ),
+    Term(
         "Monte Carlo error",
         "Standard error of an estimate due to the finite number of random draws. More draws reduce it.",
         ("Monte Carlo error",),

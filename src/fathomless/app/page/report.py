@@ -210,7 +210,8 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
             f"{rows}: mean log density {log_p} nats; Gaussian with the same means and covariances: {constant_log_p} "
             "nats.",
         ]
-    log_likelihood = f"Log-likelihood {log_p} nats per row (constant prediction: {constant_log_p})."
+    kind = "Log mass" if first.on_lattice else "Log-likelihood"
+    log_likelihood = f"{kind} {log_p} nats per row (constant prediction: {constant_log_p})."
     if first.task == "classification":
         accuracy, most_frequent = (percent(scores["accuracy"].value) for scores in (ours, constant))
         return [
@@ -337,12 +338,20 @@ def _calibration(first: Evaluation) -> dict[str, Any]:
     sentences = []
     for name, level in (("coverage_50", 0.5), ("coverage_90", 0.9)):
         score = first.scores[name]
+        share = score.value
+        if first.on_lattice:  # of intervals whose ends are not rounded to points
+            share = float(np.interp(level, first.calibration["levels"], first.calibration["coverage"].mean(1)))
         error = math.sqrt(level * (1.0 - level) / first.rows)
         verdict = "consistent with the level, within sampling error"
-        if abs(score.value - level) > TOLERATED[level] * error:
-            verdict = "too wide" if score.value > level else "too narrow"
+        if abs(share - level) > TOLERATED[level] * error:
+            verdict = "too wide" if share > level else "too narrow"
         coverage = " ".join(_score(name, score))
         sentences.append(f"Coverage of the {percent(level)} intervals: {coverage} ({verdict}).")
+    if first.on_lattice:
+        sentences.append(
+            "The target lies on a lattice. Intervals end at its points, and contain more rows than their level; the "
+            "verdicts and the pictures take this into account."
+        )
     return {"text": " ".join(sentences), "groups": [*by_target(first, _coverage), *width_groups(first)]}
 
 

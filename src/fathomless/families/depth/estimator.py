@@ -33,7 +33,14 @@ from fathomless.posterior.laws import (
     FreeCategorical,
     StickBreaking,
 )
-from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import (
+    Gaussian,
+    LearnedNoise,
+    Likelihood,
+    LocationScale,
+    StudentT,
+    without_cells,
+)
 from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building
@@ -199,7 +206,7 @@ def _use_stated_noise(likelihood: Likelihood) -> Likelihood:
     """Replace a likelihood with a fitted noise scale by one that reads the noise from the outputs of the networks."""
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     if not learned:
-        return likelihood
+        return without_cells(likelihood)  # chains have densities
     targets = cast(LocationScale, likelihood).targets
     heavy = isinstance(likelihood, StudentT)
     return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")

@@ -7,7 +7,9 @@ under the mixture over structures,
 .. math:: \sum_i s_i \log \sum_\ell q(\ell)\, p(y_i \mid f_{i\ell}, \phi) + \log p(\phi),
 
 with a normal prior of log scales around their trained values with standard deviation κ, log (ν − 2) ~ N(log 8, 1) for
-the degrees of freedom, and log T ~ N(0, 0.2²) for the temperature of classes.
+the degrees of freedom, and log T ~ N(0, 0.2²) for the temperature of classes. For a target on a coarse lattice,
+p(y | f) is the probability of the cell around the target (:func:`choose_cells`). No scale is below step / sqrt(12) of
+the lattice of its target, which is the standard deviation of the rounding error.
 """
 
 import copy
@@ -21,12 +23,21 @@ from torch import Tensor, nn
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.inference.out_of_fold.search import Law, LogDensities
-from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import (
+    Categorical,
+    Gaussian,
+    LearnedNoise,
+    Likelihood,
+    LocationScale,
+    StudentT,
+    log_score,
+)
 
 __all__ = [
     "KAPPA",
     "KAPPA_ALONE",
     "average_noise_factor",
+    "choose_cells",
     "choose_noise",
     "cross_validate_score",
     "estimate_disagreement",
@@ -40,6 +51,7 @@ __all__ = [
 KAPPA = 0.5  #: prior standard deviation of log scales if all rows are out of fold
 KAPPA_ALONE = 0.35  #: prior standard deviation of log scales for the few held-out rows of a single network
 _NARROWEST = 0.1  # smallest factor of the noise variance for an average of networks
+_COARSE = 0.3  # step of a lattice in root mean squared errors above which its target is discrete
 _TEMPERATURE = 0.2  # prior standard deviation of log T
 _LEAST_GAIN = 2.0  # standard errors by which Student's t must be better than Gaussian noise
 _MOST_OF_A_ROW = 3.0  # nats at which the gain of one row is clipped in this comparison
@@ -47,7 +59,7 @@ _MOST_OF_A_ROW = 3.0  # nats at which the gain of one row is clipped in this com
 
 def mixture_log_density(out_of_fold: OutOfFold, likelihood: Likelihood) -> Tensor:
     """Return the log density of each row under the mixture over structures, (N,)."""
-    log_p = likelihood.log_prob(out_of_fold.f, out_of_fold.y)
+    log_p = log_score(likelihood, out_of_fold.f, out_of_fold.y)
     return torch.logsumexp(out_of_fold.log_weight[:, None].to(log_p.device) + log_p.double(), 0)
 
 
@@ -62,7 +74,7 @@ def sum_log_density(out_of_fold: OutOfFold, likelihood: Likelihood) -> tuple[flo
 @torch.no_grad()
 def log_densities_by_structure(out_of_fold: OutOfFold, likelihood: Likelihood) -> LogDensities:
     """Return the log density of each row under each structure, averaged over draws and networks of equal weight."""
-    log_p = likelihood.log_prob(out_of_fold.f, out_of_fold.y).double()  # (S, N)
+    log_p = log_score(likelihood, out_of_fold.f, out_of_fold.y).double()  # (S, N)
     numbers = sorted(set(out_of_fold.structure.tolist()))
     by_structure = [log_p[out_of_fold.structure == number] for number in numbers]
     columns = [torch.logsumexp(draws, 0) - math.log(len(draws)) for draws in by_structure]
@@ -74,6 +86,7 @@ def to_student_t(likelihood: LocationScale) -> StudentT:
     """Return Student's t noise with the scale of another law and degrees of freedom to be fitted."""
     heavy = StudentT(likelihood.targets, df="learned").to(_dtype_of(likelihood))
     heavy.noise = copy.deepcopy(likelihood.noise)
+    heavy.steps, heavy.cell = likelihood.steps, likelihood.cell
     return heavy.to(next(likelihood.parameters()).device)
 
 
@@ -118,7 +131,41 @@ def fit_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAP
     optimizer.zero_grad()
     if not all(bool(p.isfinite().all()) for p in parameters):
         return likelihood
-    return fitted.to(_dtype_of(likelihood)).eval()
+    fitted = fitted.to(_dtype_of(likelihood)).eval()
+    if isinstance(fitted, LocationScale):
+        fitted.raise_scale()
+    return fitted
+
+
+@torch.no_grad()
+def choose_cells(out_of_fold: OutOfFold, likelihood: Likelihood) -> Likelihood:
+    """Return a copy of a likelihood that scores rows by probability if its target lies on a coarse lattice.
+
+    A lattice is coarse if its step is larger than 0.3 root mean squared errors of the average prediction. Then the
+    likelihood gets cells of the width of a step. Likelihoods of several targets have none: the joint probability of
+    cells of some columns and density of others has no common unit.
+
+    Parameters
+    ----------
+    out_of_fold : OutOfFold
+        Held-out or out-of-fold predictions.
+    likelihood : Likelihood
+        Trained likelihood, with the step of the lattice.
+    """
+    chosen = copy.deepcopy(likelihood)
+    if not isinstance(chosen, LocationScale):
+        return chosen
+    chosen.cell = None
+    if chosen.targets != 1 or not any(chosen.steps) or not len(out_of_fold.rows):
+        return chosen
+    weight = out_of_fold.log_weight.double().exp().to(out_of_fold.f.device)
+    mean = torch.einsum("s,snt->nt", weight, out_of_fold.f[..., :1].double())
+    square = (out_of_fold.y.double() - mean).square()[:, 0]
+    rows = torch.ones_like(square) if out_of_fold.weight is None else out_of_fold.weight.double()
+    error = float(((rows * square).sum() / rows.sum()).sqrt())
+    if chosen.steps[0] > _COARSE * error:
+        chosen.cell = torch.tensor(chosen.steps, dtype=_dtype_of(chosen), device=out_of_fold.f.device)
+    return chosen
 
 
 def choose_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
@@ -191,7 +238,7 @@ def cross_validate_score(
         fold = out_of_fold.take(folds == k)
         if log_prior is not None and len(rest.rows):
             with torch.no_grad():
-                log_p = likelihood.log_prob(rest.f, rest.y).double().cpu()  # (S, N)
+                log_p = log_score(likelihood, rest.f, rest.y).double().cpu()  # (S, N)
             columns = [torch.logsumexp(log_p[structure == number], 0) for number in numbers]
             weight = None if rest.weight is None else rest.weight.double().cpu()
             table = torch.stack(columns, 1), log_prior, weight

@@ -67,6 +67,9 @@ class OutOfFoldLaws:
         Fold of each row, 0, ..., K − 1.
     weight : Tensor, shape (N,)
         Sample weights.
+    half : Tensor, shape (N, T), optional
+        Half of the width of the cells of a target on a coarse lattice, in standard deviations. Log densities are then
+        log probabilities of cells.
     """
 
     x: Tensor
@@ -76,12 +79,13 @@ class OutOfFoldLaws:
     log_density: Tensor
     fold: Tensor
     weight: Tensor
+    half: Tensor | None = None
 
     def take_target(self, target: int) -> "OutOfFoldLaws":
         """Return the rows with one of the targets."""
         column = slice(target, target + 1)
         laws = {name: getattr(self, name)[:, column] for name in ("y", "mean", "std", "log_density")}
-        return replace(self, **laws)
+        return replace(self, half=None if self.half is None else self.half[:, column], **laws)
 
 
 @enable_gradients()
@@ -130,7 +134,8 @@ def _fit_target(
     """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics."""
     candidates = {name: _train(name, kind, rows, step, seed) for name, kind in KINDS.items()}
     of_z = torch.cat([log_density for _, log_density, _ in candidates.values()], 1)  # (N, C)
-    log_density = torch.cat([rows.log_density, of_z - rows.std.log()], 1)  # (N, C + 1)
+    of_y = of_z - rows.std.log() if rows.half is None else of_z  # probabilities have no unit
+    log_density = torch.cat([rows.log_density, of_y], 1)  # (N, C + 1)
     q, gains = _weigh(log_density, rows.fold, rows.weight)
     count = float(rows.weight.sum())
     gain = float((rows.weight * gains).sum()) / count
@@ -210,6 +215,8 @@ class _Training:
         features, least = make_features(rows.x, rows.mean, rows.std, step)  # (T, N, D + 1), (T, N)
         z = ((rows.y - rows.mean) / rows.std).T  # (T, N)
         self.exact = features, least, z
+        self.exact_half = None if rows.half is None else rows.half.T
+        self.half = None if self.exact_half is None else self.exact_half.float()
         self.features, self.least = features.float(), least.float()
         self.target = z.clamp(-_FARTHEST, _FARTHEST).float()
         self.weight = rows.weight.float()
@@ -232,14 +239,16 @@ class _Training:
         """Take one step of all networks."""
         if self.full:
             features, least, z, weight = self.features[None], self.least[None], self.target[None], self.mask
+            half = None if self.half is None else self.half[None]
         else:
             index = torch.stack(
                 [rows[integers(len(rows), (_BATCH,), self.generator, rows.device)] for rows in self.inside]
             )
             features = self.features[:, index].transpose(0, 1)  # (K, T, B, D + 1)
             least, z = self.least[:, index].transpose(0, 1), self.target[:, index].transpose(0, 1)  # (K, T, B)
+            half = None if self.half is None else self.half[:, index].transpose(0, 1)
             weight = self.weight[index][:, None]
-        log_density = self.law.law(self.law(features), least).log_prob(z)  # (K, T, B)
+        log_density = self.law.law(self.law(features), least).log_prob(z, half)  # (K, T, B)
         loss = -(weight * log_density).sum(-1) / weight.sum(-1)  # (K, T)
         self.optimizer.zero_grad()
         loss.sum().backward()
@@ -260,8 +269,13 @@ class _Training:
     def evaluate(self) -> Tensor:
         """Return the log density of z of every row under the network that was not trained on it, (N, T)."""
         dtype = self.law.log_factor.dtype
-        features, least, z = (part[:, self.padded].transpose(0, 1).to(dtype) for part in self.exact)  # (K, T, B, ...)
-        by_network = self.law.law(self.law(features), least).log_prob(z)  # (K, T, B)
+
+        def by_fold(part: Tensor) -> Tensor:
+            return part[:, self.padded].transpose(0, 1).to(dtype)  # (K, T, B, ...)
+
+        features, least, z = map(by_fold, self.exact)
+        half = None if self.exact_half is None else by_fold(self.exact_half)
+        by_network = self.law.law(self.law(features), least).log_prob(z, half)  # (K, T, B)
         log_density = torch.zeros_like(self.exact[2])
         for k, rows in enumerate(self.outside):
             log_density[:, rows] = by_network[k, :, : len(rows)].double()

@@ -40,7 +40,7 @@ from fathomless.posterior.capabilities import (
     get_blueprint,
     missing_capability,
 )
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import Likelihood, LocationScale
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
@@ -218,7 +218,8 @@ def calibrate(
     """Fit the parameters of the likelihood to the validation rows, with the network fixed; return a score.
 
     The fit maximises the log predictive density. A quadratic penalty of half a nat for a change by one (a factor e of a
-    scale) keeps a few rows from moving the parameters far.
+    scale) keeps a few rows from moving the parameters far. Scales are at least the rounding error of the lattice of
+    their target.
 
     Parameters
     ----------
@@ -290,6 +291,8 @@ def _fit_to(
 
     optimizer.step(loss)
     optimizer.zero_grad()
+    if isinstance(likelihood, LocationScale):
+        likelihood.raise_scale()
 
 
 def assign_parts(rows: int) -> Tensor:

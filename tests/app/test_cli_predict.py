@@ -122,6 +122,23 @@ def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
     ]
 
 
+def test_intervals_with_a_guarantee_are_those_of_python(call: Call) -> None:
+    fitted(call)
+    python = manifests.load_predictor("run")[0]
+    X = features(tables.read("houses.csv").frame)
+    for words, options in (
+        (["--guarantee", "marginal"], {"guarantee": "marginal"}),
+        (["--guarantee", "group", "--by", "colour"], {"guarantee": "group", "column": "colour"}),
+    ):
+        found = predicted(call, *words, "--interval", "0.5")
+        for name, values in zip(("lower_50", "upper_50"), python.predict_interval(X, 0.5, **options), strict=True):
+            np.testing.assert_array_equal(column(found, name), values)
+    refused(call("predict", "run", "houses.csv", "--by", "colour"), "--guarantee group and --by COLUMN require each")
+    refused(call("predict", "run", "houses.csv", "--guarantee", "group"), "--guarantee group and --by COLUMN require")
+    said = call("predict", "run", "houses.csv", "--guarantee", "group", "--by", "size")
+    refused(said, "column='size' was given; a column of categories or booleans is needed: allowed are the columns")
+
+
 @pytest.mark.parametrize("target", ["grade", "level", "sold"])
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)

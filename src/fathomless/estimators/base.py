@@ -28,6 +28,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
+from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
@@ -58,6 +59,7 @@ from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import get_blueprint
+from fathomless.posterior.conformal import ConformalScores
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
@@ -120,6 +122,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     fold_: Array | None
     seed_: int
     fit_diagnostics_: Diagnostics
+    _conformal: ConformalScores | None = None  # scores of prediction intervals with a guarantee
     _fitted_with: dict[str, Any]  # options of the fit; the attributes may have been changed since
 
     warm_start = False  # an option of some
@@ -419,6 +422,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             else:
                 # cross-fitted networks were only an intermediate step: the posterior itself was fitted to all rows
                 self.held_out_ = prepared.held_out[:0]
+        self._conformal = score_rows(prepared, fitted, self._task(), self.weight_draws)
         self.relevance_ = {}
         self._describe()
 
@@ -497,6 +501,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.target_ = predictor.target
         self.seed_ = predictor.seed
         self.fold_ = predictor.fold
+        self._conformal = predictor.conformal
         self.model_ = predictor.model
         self.likelihood_ = predictor.likelihood
         self.fit_diagnostics_ = predictor.diagnostics
@@ -529,6 +534,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
+        if self._conformal is not None:
+            tensors |= {f"conformal/{name}": values for name, values in self._conformal.tensors().items()}
         now = self._options()
         run_options = {name: getattr(self, name) for name in RUN_OPTIONS if name in now}
         options = self._plain({**self._fitted_with, **run_options})
@@ -547,6 +554,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
             **({} if self.device_ == "cpu" else {"device": self.device_}),
+            **({} if self._conformal is None else {"conformal": self._conformal.to_json()}),
         }
         return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
 
@@ -588,6 +596,7 @@ class PredictiveEstimator(Estimator, ABC):
             seed=self.seed_,
             weight_draws=self.weight_draws,
             fold=self.fold_,
+            conformal=self._conformal,
         )
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:

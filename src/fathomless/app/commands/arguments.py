@@ -98,6 +98,13 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         help="level of a prediction interval; may be repeated (default: 0.9)",
     )
     predict.add_argument(
+        "--guarantee",
+        choices=("marginal", "group"),
+        help="conformal intervals, whose coverage is guaranteed over all rows (marginal), or over the rows of each "
+        "category of the column --by (group); by default there is no guarantee",
+    )
+    predict.add_argument("--by", metavar="COLUMN", help="column of categories for --guarantee group")
+    predict.add_argument(
         "--key", metavar="COLUMN", help="column with the names of the rows; first column of the output"
     )
     _unseen_argument(predict)

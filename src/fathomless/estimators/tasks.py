@@ -266,8 +266,8 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         one population), then the probability that the interval contains the target of the new row is at least
         :math:`1 - 2\alpha - \sqrt{2 / N}` for CV+, with N rows and :math:`\alpha` = 1 − `level`. Usually it is close to
         `level`. With several partitions into folds the scores of all partitions are pooled, and :math:`2\alpha` becomes
-        :math:`4\alpha`. For the held-out rows of a single network the probability is at least `level`. It refers to both
-        the rows of the fit and the new row. With ``groups`` in the fit, groups are exchangeable instead of rows: each
+        :math:`4\alpha`. For the held-out rows of a single network the probability is at least `level`. It refers to
+        the rows of the fit and the new row together. With ``groups`` in the fit, groups are exchangeable instead of rows: each
         group has the same total weight, and the new row belongs to a new group.
 
         **What is not guaranteed.** The coverage for a given value of the features, or within other subsets of the rows;

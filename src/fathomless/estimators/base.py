@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from fathomless.data.cells import check_table, is_frame
 from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import Target
+from fathomless.data.targets import ClassLabels, Target
 from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
@@ -301,6 +301,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         seed = self._seed()
         before = self._encodings()
         encodings = before or streams.learn(source, task.target_class, **vars(columns))
+        if before is None and isinstance(task, ClassTask):
+            encodings = encodings[0], task.rank(cast(ClassLabels, encodings[1]))
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)  # a row has all column names
         return prepare_stream(
             source,

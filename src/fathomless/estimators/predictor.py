@@ -219,8 +219,8 @@ class Predictor:
             raise DataError(
                 f"guarantee={guarantee!r} was given, but there are no scores of rows that a network was not trained "
                 "on: the estimator was saved by an earlier version, or fitted without out-of-fold and held-out rows, "
-                "or its posterior was fitted to all rows. Fit it again, with cv above 1 or a validation_fraction above 0 "
-                "and at least 60 rows, and without weights='hmc'; or use guarantee=None"
+                "or its posterior was fitted to all rows. Fit it again, with cv above 1 or a validation_fraction above "
+                "0 and at least 60 rows, and without weights='hmc'; or use guarantee=None"
             )
         if guarantee == "marginal":
             if column is not None:

@@ -177,7 +177,12 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
         return labels_of(self.target_)
 
     def _task(self) -> ClassTask:
-        return ClassTask(class_weight=self.class_weight, class_cost=self.class_cost, several_labels=self.several_labels)
+        return ClassTask(
+            class_weight=self.class_weight,
+            class_cost=self.class_cost,
+            several_labels=self.several_labels,
+            ordinal=self.ordinal,
+        )
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
@@ -267,8 +272,8 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         :math:`1 - 2\alpha - \sqrt{2 / N}` for CV+, with N rows and :math:`\alpha` = 1 − `level`. Usually it is close to
         `level`. With several partitions into folds the scores of all partitions are pooled, and :math:`2\alpha` becomes
         :math:`4\alpha`. For the held-out rows of a single network the probability is at least `level`. It refers to
-        the rows of the fit and the new row together. With ``groups`` in the fit, groups are exchangeable instead of rows: each
-        group has the same total weight, and the new row belongs to a new group.
+        the rows of the fit and the new row together. With ``groups`` in the fit, groups are exchangeable instead of
+        rows: each group has the same total weight, and the new row belongs to a new group.
 
         **What is not guaranteed.** The coverage for a given value of the features, or within other subsets of the rows;
         the coverage if the population changes (time series, another site); the joint coverage of several targets, since

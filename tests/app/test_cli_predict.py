@@ -139,6 +139,21 @@ def test_intervals_with_a_guarantee_are_those_of_python(call: Call) -> None:
     refused(said, "column='size' was given; a column of categories or booleans is needed: allowed are the columns")
 
 
+def test_ordered_classes_are_those_of_python(call: Call) -> None:
+    table = tables.read("houses.csv").frame
+    names = ["low", "high"]
+    for target, words, ordinal in (("level", ["--ordinal"], True), ("grade", ["--ordinal", "low, high"], names)):
+        fit(call, target, *words, "--overwrite")
+        python = UnboundedDepthClassifier(epochs=4, width=8, cv=3, random_state=0, ordinal=ordinal)
+        python.fit(features(table), np.array(table[target].to_pylist()))
+        found = predicted(call)
+        for label, values in zip(python.classes_, python.predict_proba(features(table)).T, strict=True):
+            np.testing.assert_array_equal(column(found, f"probability_{label}"), values)
+    said = call("fit", "houses.csv", "--target", "grade", "--ordinal", *QUICK, "--overwrite", "--out", "run")
+    assert said.code == 2
+    assert "the order of text labels is unknown" in said.err
+
+
 @pytest.mark.parametrize("target", ["grade", "level", "sold"])
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)

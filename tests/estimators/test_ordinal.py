@@ -13,10 +13,11 @@ import torch
 
 import fathomless
 from fathomless import HMC, FiniteNetworkClassifier, UnboundedDepthClassifier
+from fathomless.app import manifests
 from fathomless.data.streams import arrays
 from fathomless.data.targets import ClassLabels, fit_labels, rank_labels
-from fathomless.estimators.evaluation import evaluate, load_evaluation
-from fathomless.families.registry import load, load_predictor
+from fathomless.estimators.evaluation import Evaluation, evaluate
+from fathomless.families.registry import load
 from fathomless.posterior.likelihoods import CumulativeLogit
 from fathomless.system.errors import DataError
 
@@ -35,9 +36,7 @@ def planted(n: int, seed: int = 0, columns: int = 3) -> tuple[Array, Array]:
 
 
 def classifier(**options: Any) -> UnboundedDepthClassifier:
-    return UnboundedDepthClassifier(
-        **{"epochs": 6, "width": 6, "cv": 3, "random_state": 0, "ordinal": True, **options}
-    )
+    return UnboundedDepthClassifier(**{"epochs": 6, "width": 6, "cv": 3, "random_state": 0, "ordinal": True, **options})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_text_in_a_given_order(tmp_path: Path) -> None:
     fitted.save(tmp_path / "m")
     again = load(tmp_path / "m")
     assert np.array_equal(again.predict_proba(X), probs)
-    assert np.array_equal(load_predictor(tmp_path / "m").predict_dist(X).probs.numpy(), probs)
+    assert np.array_equal(manifests.load_predictor(tmp_path / "m")[0].predict_dist(X).probs.numpy(), probs)
     assert again.get_params()["ordinal"] == tuple(NAMES)
     ordered = pd.Series(pd.Categorical(NAMES[y], categories=list(NAMES), ordered=True))
     assert np.array_equal(classifier().fit(X, ordered).predict_proba(X), probs)
@@ -110,8 +109,7 @@ def test_text_in_a_given_order(tmp_path: Path) -> None:
 def test_ordered_logits_are_better_on_few_ordered_rows() -> None:
     X, y = planted(200, columns=6)
     new = planted(3000, 1, columns=6)
-    options: dict[str, Any] = {"epochs": 150, "width": 16, "cv": 5, "weight_prior": "auto"}
-    options.pop("weight_prior")
+    options: dict[str, Any] = {"epochs": 150, "width": 16, "cv": 5}
     scores = [
         evaluate(classifier(ordinal=ordinal, **options).fit(X, y), *new, name="new").scores for ordinal in (True, False)
     ]
@@ -200,7 +198,7 @@ def test_evaluations_keep_the_score(tmp_path: Path) -> None:
     assert evaluation.scores["rps"].value == pytest.approx(direct)
     assert evaluation.baseline["rps"].value > direct
     evaluation.save(tmp_path / "evaluation")
-    assert load_evaluation(tmp_path / "evaluation").scores["rps"] == evaluation.scores["rps"]
+    assert Evaluation.load(tmp_path / "evaluation").scores["rps"] == evaluation.scores["rps"]
 
 
 def test_exports_agree(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Ordered classes by cumulative logits: exact masses, derivatives, and thresholds recovered from data."""
 
+import itertools
 import math
 from decimal import Decimal, localcontext
 from typing import Any
@@ -32,7 +33,7 @@ def exact(law: CumulativeLogit, f: float, temperature: float) -> list[float]:
         context.prec = 350
         cuts = [(Decimal(c) - Decimal(f)) / Decimal(temperature) for c in law.thresholds().tolist()]
         below = [Decimal(0), *(1 / (1 + (-cut).exp()) for cut in cuts), Decimal(1)]
-        return [float((b - a).ln()) for a, b in zip(below, below[1:], strict=False)]
+        return [float((b - a).ln()) for a, b in itertools.pairwise(below)]
 
 
 @pytest.mark.parametrize("temperature", [None, 0.3, 2.5])

@@ -9,7 +9,7 @@ from fathomless.estimators.networks import Networks
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions
 from fathomless.posterior.fit_diagnostics import ChainDiagnostics, Diagnostics
-from fathomless.posterior.likelihoods import CumulativeLogit, Likelihood
+from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DataError
 
 __all__ = ["GraphNetworks"]
@@ -22,11 +22,6 @@ class GraphNetworks(GraphOptions, Networks):
     on_processor = True  # chains run on the CPU
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> IndianChefs:
-        if isinstance(likelihood, CumulativeLogit):
-            raise DataError(
-                "ordinal was given, but sampled graphs have a probit model of classes without order; leave it out, or "
-                "use another structure"
-            )
         return IndianChefs(
             inputs, likelihood.outputs, kind="classes" if likelihood.discrete else "numbers", networks=self.networks
         )

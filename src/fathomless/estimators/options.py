@@ -246,9 +246,10 @@ class ClassOptions:
         Probabilities do not change. "balanced" is the inverse of the frequency of a class.
     ordinal : bool or list of labels
         True for ordered classes: numbers and booleans are ordered by value, and an ordered categorical of pandas or an
-        Enum of polars by its categories. For text, give the labels in ascending order. The network then has one output, compared with
-        learned thresholds (:class:`~fathomless.posterior.likelihoods.CumulativeLogit`). With few rows this is better
-        than separate logits if one quantity underlies the classes. The order of ``classes_`` does not change.
+        Enum of polars by its categories. For text, give the labels in ascending order. The network then has one output,
+        compared with learned thresholds (:class:`~fathomless.posterior.likelihoods.CumulativeLogit`). With few rows
+        this is better than separate logits if one quantity underlies the classes. The order of ``classes_`` does not
+        change.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))

@@ -9,12 +9,11 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
-import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.cells import get_column_names
-from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
+from fathomless.data.frames import check_weight, ordered_categories, read_labels, read_target, read_vector
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.data.schema import (
     Floats,
@@ -179,7 +178,7 @@ def rank_labels(labels: ClassLabels, ordinal: Any, y: Any = None) -> ClassLabels
     if ordinal is False:
         return labels
     if ordinal is True:
-        given = _read_categories(y)
+        given = ordered_categories(y)
         if given is None and isinstance(labels.labels[0], str):
             shown = ", ".join(map(repr, labels.labels[:3]))
             raise DataError(
@@ -197,13 +196,6 @@ def rank_labels(labels: ClassLabels, ordinal: Any, y: Any = None) -> ClassLabels
         )
     present = [label for label in order if label in labels.labels]
     return replace(labels, ranks=tuple(present.index(label) for label in labels.labels))
-
-
-def _read_categories(y: Any) -> list[Any] | None:
-    """Return the categories of an ordered categorical, ascending; None for any other target."""
-    native = nw.from_native(y, series_only=True, pass_through=True)
-    ordered = isinstance(native, nw.Series) and isinstance(native.dtype, nw.Enum)
-    return list(native.dtype.categories) if ordered else None
 
 
 def _explain_labels(values: list[Any]) -> str:

@@ -105,10 +105,10 @@ class ConformalScores:
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays as tensors, for saving."""
         return {
-            "score": torch.from_numpy(self.score),
-            "unit": torch.from_numpy(self.unit.astype(np.int32)),
-            "weight": torch.from_numpy(self.weight),
-            "category": torch.from_numpy(self.category.astype(np.int32)),
+            "score": torch.as_tensor(self.score, device="cpu"),
+            "unit": torch.as_tensor(self.unit.astype(np.int32), device="cpu"),
+            "weight": torch.as_tensor(self.weight, device="cpu"),
+            "category": torch.as_tensor(self.category.astype(np.int32), device="cpu"),
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -122,6 +122,38 @@ def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
     ]
 
 
+def test_intervals_with_a_guarantee_are_those_of_python(call: Call) -> None:
+    fitted(call)
+    python = manifests.load_predictor("run")[0]
+    X = features(tables.read("houses.csv").frame)
+    for words, options in (
+        (["--guarantee", "marginal"], {"guarantee": "marginal"}),
+        (["--guarantee", "group", "--by", "colour"], {"guarantee": "group", "column": "colour"}),
+    ):
+        found = predicted(call, *words, "--interval", "0.5")
+        for name, values in zip(("lower_50", "upper_50"), python.predict_interval(X, 0.5, **options), strict=True):
+            np.testing.assert_array_equal(column(found, name), values)
+    refused(call("predict", "run", "houses.csv", "--by", "colour"), "--guarantee group and --by COLUMN require each")
+    refused(call("predict", "run", "houses.csv", "--guarantee", "group"), "--guarantee group and --by COLUMN require")
+    said = call("predict", "run", "houses.csv", "--guarantee", "group", "--by", "size")
+    refused(said, "column='size' was given; a column of categories or booleans is needed: allowed are the columns")
+
+
+def test_ordered_classes_are_those_of_python(call: Call) -> None:
+    table = tables.read("houses.csv").frame
+    names = ["low", "high"]
+    for target, words, ordinal in (("level", ["--ordinal"], True), ("grade", ["--ordinal", "low, high"], names)):
+        fit(call, target, *words, "--overwrite")
+        python = UnboundedDepthClassifier(epochs=4, width=8, cv=3, random_state=0, ordinal=ordinal)
+        python.fit(features(table), np.array(table[target].to_pylist()))
+        found = predicted(call)
+        for label, values in zip(python.classes_, python.predict_proba(features(table)).T, strict=True):
+            np.testing.assert_array_equal(column(found, f"probability_{label}"), values)
+    said = call("fit", "houses.csv", "--target", "grade", "--ordinal", *QUICK, "--overwrite", "--out", "run")
+    assert said.code == 2
+    assert "the order of text labels is unknown" in said.err
+
+
 @pytest.mark.parametrize("target", ["grade", "level", "sold"])
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)

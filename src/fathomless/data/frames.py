@@ -58,6 +58,7 @@ __all__ = [
     "load_bundled",
     "make_frame",
     "merge_duplicates",
+    "ordered_categories",
     "read_columns",
     "read_labels",
     "read_target",
@@ -309,6 +310,14 @@ def check_weight(weight: npt.NDArray[Any] | None, rows: int) -> tuple[Floats | N
 
 
 # --------------------------------------------------------------------------------------- reading a target
+
+
+def ordered_categories(y: Any) -> list[Any] | None:
+    """Return the categories of an ordered categorical of pandas or an Enum of polars, ascending; None for others."""
+    native = nw.from_native(y, series_only=True, pass_through=True)
+    if not isinstance(native, nw.Series) or not isinstance(native.dtype, nw.Enum):
+        return None
+    return list(native.dtype.categories)
 
 
 def read_labels(y: Any) -> npt.NDArray[Any]:

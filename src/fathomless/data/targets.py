@@ -6,14 +6,14 @@ Fitted encodings are frozen values with lossless conversion to and from JSON.
 import math
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.cells import get_column_names
-from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
+from fathomless.data.frames import check_weight, ordered_categories, read_labels, read_target, read_vector
 from fathomless.data.lattices import NO_LATTICE, AtomTally, Lattice, LatticeTally, find_atoms, find_lattice
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.data.schema import (
@@ -39,6 +39,7 @@ __all__ = [
     "fit_indicators",
     "fit_labels",
     "fit_target",
+    "rank_labels",
 ]
 
 _LARGEST = 1e150  # its square is still far below the largest float64
@@ -59,11 +60,14 @@ class ClassLabels:
         NumPy data type of the original labels ("object" for text in data frames).
     counts : tuple of float
         Weighted number of training rows of each label, if known.
+    ranks : tuple of int
+        Rank of each label among ordered labels, from 0; empty if the labels have no order.
     """
 
     labels: tuple[Level, ...]
     dtype: str
     counts: tuple[float, ...] = field(default=(), compare=False)
+    ranks: tuple[int, ...] = ()
 
     @property
     def log_unit(self) -> float:
@@ -90,13 +94,15 @@ class ClassLabels:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives equal labels."""
         counts = {"counts": list(self.counts)} if self.counts else {}
-        return {"labels": list(self.labels), "dtype": self.dtype, **counts}
+        ranks = {"ranks": list(self.ranks)} if self.ranks else {}
+        return {"labels": list(self.labels), "dtype": self.dtype, **counts, **ranks}
 
     @staticmethod
     def from_json(obj: Any) -> "ClassLabels":
         """Rebuild labels; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
         counted = {"counts": list} if isinstance(obj, dict) and "counts" in obj else {}
-        check_fields(obj, {"labels": list, "dtype": str, **counted}, "class labels")
+        ranked = {"ranks": list} if isinstance(obj, dict) and "ranks" in obj else {}
+        check_fields(obj, {"labels": list, "dtype": str, **counted, **ranked}, "class labels")
         labels = obj["labels"]
         families = {family(label) for label in labels}
         if len(families) != 1 or "unknown" in families or not 2 <= len(set(labels)) == len(labels):
@@ -112,7 +118,10 @@ class ClassLabels:
         counts = tuple(map(float, obj.get("counts", ())))
         if len(counts) not in (0, len(labels)):
             raise DataError(f"the saved class labels were altered: {len(labels)} labels and {len(counts)} counts")
-        return ClassLabels(tuple(labels), obj["dtype"], counts)
+        ranks = tuple(obj.get("ranks", ()))
+        if ranked and (any(type(k) is not int for k in ranks) or sorted(ranks) != list(range(len(labels)))):
+            raise DataError(f"the saved class labels were altered: {ranks} are not the ranks of {len(labels)} labels")
+        return ClassLabels(tuple(labels), obj["dtype"], counts, ranks)
 
 
 def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
@@ -142,6 +151,52 @@ def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
     tally = LabelTally()
     tally.add(y, weight)
     return tally.finish()
+
+
+def rank_labels(labels: ClassLabels, ordinal: Any, y: Any = None) -> ClassLabels:
+    """Return class labels with their ranks.
+
+    Parameters
+    ----------
+    labels : ClassLabels
+        Fitted labels.
+    ordinal : bool or sequence of labels
+        False for labels without order. True orders numbers and booleans by value, and an ordered categorical by its
+        categories. A sequence has the labels in ascending order; it may contain labels without training rows.
+    y : array or series, optional
+        Target, for the order of its categories.
+
+    Raises
+    ------
+    DataError
+        If the order of text is unknown, or a given order is not one of the labels.
+
+    Examples
+    --------
+    >>> rank_labels(fit_labels(["low", "high", "mid"] * 2), ["low", "mid", "high"]).ranks
+    (2, 0, 1)
+    """
+    if ordinal is False:
+        return labels
+    if ordinal is True:
+        given = ordered_categories(y)
+        if given is None and isinstance(labels.labels[0], str):
+            shown = ", ".join(map(repr, labels.labels[:3]))
+            raise DataError(
+                f"ordinal=True was given, but the order of text labels is unknown ({shown}): give the labels in "
+                f"ascending order, as ordinal=[{shown}], or an ordered categorical as y"
+            )
+        order = list(labels.labels) if given is None else given
+    else:
+        order = [label.item() if isinstance(label, np.generic) else label for label in ordinal]
+    lacking = [label for label in labels.labels if label not in order]
+    if lacking or len(set(order)) < len(order):
+        raise DataError(
+            f"ordinal={some(tuple(order))} was given; each class of y must be in it once, and "
+            f"{f'{lacking[0]!r} is not' if lacking else 'a label is repeated'}; the classes are {some(labels.labels)}"
+        )
+    present = [label for label in order if label in labels.labels]
+    return replace(labels, ranks=tuple(present.index(label) for label in labels.labels))
 
 
 def _explain_labels(values: list[Any]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -26,8 +26,9 @@ from fathomless.data.cells import check_table, is_frame
 from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import Target
+from fathomless.data.targets import ClassLabels, Target
 from fathomless.estimators import saving
+from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
@@ -59,6 +60,7 @@ from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
 from fathomless.inference.runs.run import Fitted, add_prefix
 from fathomless.posterior.capabilities import get_blueprint
+from fathomless.posterior.conformal import ConformalScores
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood, cell_of
@@ -126,6 +128,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     fold_: Array | None
     seed_: int
     fit_diagnostics_: Diagnostics
+    _conformal: ConformalScores | None = None  # scores of prediction intervals with a guarantee
     _fitted_with: dict[str, Any]  # options of the fit; the attributes may have been changed since
 
     warm_start = False  # an option of some
@@ -306,6 +309,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         seed = self._seed()
         before = self._encodings()
         encodings = before or streams.learn(source, task.target_class, **vars(columns))
+        if before is None and isinstance(task, ClassTask):
+            encodings = encodings[0], task.rank(cast(ClassLabels, encodings[1]))
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)  # a row has all column names
         return prepare_stream(
             source,
@@ -428,6 +433,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             else:
                 # cross-fitted networks were only an intermediate step: the posterior itself was fitted to all rows
                 self.held_out_ = prepared.held_out[:0]
+        self._conformal = score_rows(prepared, fitted, self._task(), self.weight_draws)
         self.relevance_ = {}
         self._describe()
 
@@ -510,6 +516,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.target_ = predictor.target
         self.seed_ = predictor.seed
         self.fold_ = predictor.fold
+        self._conformal = predictor.conformal
         self.model_ = predictor.model
         self.likelihood_ = predictor.likelihood
         self.recalibration_ = predictor.recalibration
@@ -544,6 +551,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
+        if self._conformal is not None:
+            tensors |= {f"conformal/{name}": values for name, values in self._conformal.tensors().items()}
         now = self._options()
         run_options = {name: getattr(self, name) for name in RUN_OPTIONS if name in now}
         options = self._plain({**self._fitted_with, **run_options})
@@ -562,6 +571,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
             **({} if self.device_ == "cpu" else {"device": self.device_}),
+            **({} if self._conformal is None else {"conformal": self._conformal.to_json()}),
         }
         return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
 
@@ -604,6 +614,7 @@ class PredictiveEstimator(Estimator, ABC):
             weight_draws=self.weight_draws,
             fold=self.fold_,
             recalibration=self.recalibration_,
+            conformal=self._conformal,
         )
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:

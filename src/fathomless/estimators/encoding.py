@@ -25,10 +25,12 @@ from fathomless.data.targets import (
     fit_indicators,
     fit_labels,
     fit_target,
+    rank_labels,
 )
 from fathomless.posterior.likelihoods import (
     Bernoulli,
     Categorical,
+    CumulativeLogit,
     Gaussian,
     Laplace,
     Likelihood,
@@ -105,11 +107,14 @@ class ClassTask(_Rows):
         Cost of misclassifying a row of each class; not allowed for multilabel targets.
     several_labels : bool
         True if multilabel targets are allowed, with a column of 0 and 1 for each label.
+    ordinal : bool or sequence of labels
+        True for ordered classes, or their labels in ascending order; not allowed for multilabel targets.
     """
 
     class_weight: Any = None
     class_cost: Any = None
     several_labels: bool = True
+    ordinal: Any = False
 
     def shape_target(self, y: Any) -> Any:
         """Return the target as a vector if it has a single column."""
@@ -138,19 +143,29 @@ class ClassTask(_Rows):
     def fit_target(self, y: Any, weight: Array | None) -> ClassLabels | Indicators:
         """Fit the encoding of the target to all rows."""
         if (columns := _columns(y)) < 2:
-            return fit_labels(y, weight)
+            return self.rank(fit_labels(y, weight), y)
         if not self.several_labels:
             raise DataError(
                 f"y has {columns} columns, but this estimator predicts one class for each row; fit one estimator for "
                 "each column, for example with sklearn.multioutput.MultiOutputClassifier"
             )
-        for name, value in (("class_weight", self.class_weight), ("class_cost", self.class_cost)):
+        ordinal = None if self.ordinal is False else self.ordinal
+        for name, value in (
+            ("class_weight", self.class_weight),
+            ("class_cost", self.class_cost),
+            ("ordinal", ordinal),
+        ):
             if value is not None:
                 raise DataError(
                     f"{name}={value!r} was given with {columns} columns of labels; it requires one class for each "
-                    "row: leave it out, and use sample_weight"
+                    "row: leave it out"
+                    f"{', and use sample_weight' if name == 'class_weight' else ''}"
                 )
         return fit_indicators(y, weight)
+
+    def rank(self, labels: ClassLabels, y: Any = None) -> ClassLabels:
+        """Return class labels with their ranks, if the classes are ordered; `y` is the target."""
+        return rank_labels(labels, self.ordinal, y)
 
     def first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
         """Fit the encoding of the target to the first of several parts and the classes."""
@@ -158,7 +173,8 @@ class ClassTask(_Rows):
             return self.fit_target(y, weight)
         if classes is None:
             raise DataError("classes must be passed on the first call to partial_fit: all labels of all parts")
-        return replace(fit_labels(np.repeat(np.asarray(unmask(classes)), 2)), counts=())
+        labels = replace(fit_labels(np.repeat(np.asarray(unmask(classes)), 2)), counts=())
+        return self.rank(labels, y)
 
     @property
     def target_class(self) -> type[ClassLabels]:
@@ -170,7 +186,11 @@ class ClassTask(_Rows):
         if isinstance(target, Indicators):
             return Bernoulli(len(target.counts))
         tempered = "likelihood/log_temperature" in saved
-        return Categorical(len(cast(ClassLabels, target).labels), temperature=tempered)
+        labels = cast(ClassLabels, target)
+        if labels.ranks:
+            counts = labels.counts or None
+            return CumulativeLogit(len(labels.labels), labels.ranks, counts=counts, temperature=tempered)
+        return Categorical(len(labels.labels), temperature=tempered)
 
     def units(self, target: Target) -> dict[str, Any]:
         """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the labels."""

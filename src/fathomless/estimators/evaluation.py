@@ -49,11 +49,11 @@ _LEAST_SPREAD = 1e-3  # minimum scale of the constant prediction, in standard de
 
 _COVERAGES = {"coverage_50": 0.5, "coverage_90": 0.9, "coverage_95": 0.95}
 _SCORES = {
-    "classification": ("log_likelihood", "accuracy", "brier", "ece", "auroc"),
+    "classification": ("log_likelihood", "accuracy", "brier", "ece", "rps", "auroc"),
     "regression": ("log_likelihood", "rmse", "mae", "r2", "crps", "interval_score_90", *_COVERAGES),
     "density": ("log_likelihood",),
 }
-_OPTIONAL = ({"auroc"}, {"interval_score_90"})  # not defined for all rows; not written by older versions
+_OPTIONAL = {"rps", "auroc", "interval_score_90"}  # not defined for all rows, or not written by older versions
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,9 @@ class Evaluation:
         Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`),
         rmse, mae, r2, crps, interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95
         (fraction of rows inside the central interval); all but the first are averaged over targets. Evaluations of
-        older versions have no interval_score_90. Classification: log_likelihood, accuracy, brier, ece, and auroc of the
-        second class if there are two classes and both occur.
+        older versions have no interval_score_90. Classification: log_likelihood, accuracy, brier, ece, rps (ranked
+        probability score) if the classes are ordered, and auroc of the second class if there are two classes and both
+        occur.
     baseline : mapping of str to Score
         The same scores of a constant prediction fitted to these rows: their class frequencies, or a normal distribution
         with their mean and standard deviation.
@@ -300,24 +301,28 @@ class _ClassPredictions:
     guess: Ints  # its class
     distance: Floats  # squared distance between probabilities and outcome
     odds: Floats  # log odds of the second class against the first
+    ranked: Floats  # ranked probability score; 0 for classes without order
 
     @staticmethod
-    def of(log_probs: Floats, y: Ints) -> "_ClassPredictions":
-        """Summarize log probabilities (N, K), given the true classes (N,)."""
+    def of(log_probs: Floats, y: Ints, ranks: Sequence[int] = ()) -> "_ClassPredictions":
+        """Summarize log probabilities (N, K), given the true classes (N,) and the ranks of ordered classes."""
         log_p = log_probs[np.arange(len(y)), y]
         probs = np.exp(log_probs)
         distance = np.square(probs).sum(1) - 2.0 * np.exp(log_p) + 1.0  # |p - e_y|², without a one-hot matrix
         with np.errstate(invalid="ignore"):  # both classes may have probability zero
             odds = log_probs[:, 1] - log_probs[:, 0]
-        return _ClassPredictions(log_p, probs.max(1), probs.argmax(1), distance, odds)
+        ranked = np.zeros(len(y))
+        if ranks:
+            ranked = metrics.ranked_probability(np.array(ranks)[y], probs[:, np.argsort(ranks)])
+        return _ClassPredictions(log_p, probs.max(1), probs.argmax(1), distance, odds, ranked)
 
     @staticmethod
-    def constant(y: Ints, classes: int, weight: Floats | None) -> "_ClassPredictions":
+    def constant(y: Ints, classes: int, weight: Floats | None, ranks: Sequence[int] = ()) -> "_ClassPredictions":
         """Summarize the constant prediction of the class frequencies of these rows."""
         with np.errstate(divide="ignore"):  # the frequency of a class may be zero
             counts = np.bincount(y, weight, minlength=classes)
             frequency = np.log(counts / counts.sum())
-        of_class = _ClassPredictions.of(np.broadcast_to(frequency, (classes, classes)), np.arange(classes))
+        of_class = _ClassPredictions.of(np.broadcast_to(frequency, (classes, classes)), np.arange(classes), ranks)
         return _ClassPredictions(**{key: values[y] for key, values in vars(of_class).items()})
 
 
@@ -335,7 +340,7 @@ def _evaluate_classes(
     pictures = []
     for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
         p = cast(ClassPredictive, p)
-        predictions.append(_ClassPredictions.of(p.log_probs.numpy(), y[part]))
+        predictions.append(_ClassPredictions.of(p.log_probs.numpy(), y[part], known.ranks))
         if len(picked):
             pictures.append(_picture_of_classes(replace(p, log_p=p.log_p[:, picked]), y[part][picked]))
     rows = _ClassPredictions(**_concatenate([vars(part) for part in predictions]))
@@ -345,8 +350,8 @@ def _evaluate_classes(
         name=name,
         task="classification",
         rows=_count_rows(y, weight),
-        scores=_class_scores(rows, y, classes, weight),
-        baseline=_class_scores(_ClassPredictions.constant(y, classes, weight), y, classes, weight),
+        scores=_class_scores(rows, y, known, weight),
+        baseline=_class_scores(_ClassPredictions.constant(y, classes, weight, known.ranks), y, known, weight),
         labels=tuple(map(str, known.labels)),
         targets=targets,
         arrays=_concatenate(pictures),
@@ -372,7 +377,7 @@ def _uncertainty_arrays(parts: Uncertainty) -> dict[str, Tensor]:
     return shown if parts.spread is None else {**shown, **parts.spread._asdict()}
 
 
-def _class_scores(rows: _ClassPredictions, y: Ints, classes: int, weight: Floats | None) -> dict[str, Score]:
+def _class_scores(rows: _ClassPredictions, y: Ints, known: ClassLabels, weight: Floats | None) -> dict[str, Score]:
     hit = rows.guess == y
     confidence, accuracy, count = reliability(rows.top, hit, weight)
     scores = {
@@ -381,7 +386,9 @@ def _class_scores(rows: _ClassPredictions, y: Ints, classes: int, weight: Floats
         "brier": mean(rows.distance, weight),
         "ece": Score(float(np.sum(count * np.abs(confidence - accuracy)) / count.sum()), None),
     }
-    if classes == 2 and 0 < y.sum() < len(y):
+    if known.ranks:
+        scores["rps"] = mean(rows.ranked, weight)
+    if len(known.labels) == 2 and 0 < y.sum() < len(y):
         scores["auroc"] = auroc(rows.odds, y == 1, weight)
     return _check_finite(scores)
 
@@ -617,7 +624,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
 def _scores_from(meta: Mapping[str, Any], group: str) -> dict[str, Score]:
     scores = {key: Score(value, error) for key, value, error in meta[group]}
     allowed = _SCORES[meta["task"]]
-    if tuple(scores) not in (allowed, *(tuple(key for key in allowed if key not in few) for few in _OPTIONAL)):
+    if tuple(scores) != tuple(key for key in allowed if key in scores or key not in _OPTIONAL):
         raise DataError(f"its {group} are {list(scores)}; expected are {list(allowed)}")
     for entry in scores.values():
         value, error = entry.value, entry.error

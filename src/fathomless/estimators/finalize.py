@@ -30,7 +30,7 @@ from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
-from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import ClassLikelihood, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in
 
@@ -114,8 +114,8 @@ def fit_likelihood(
 
     Return the likelihood that every such fit starts from, and the fitted likelihood.
     """
-    if isinstance(trained, Categorical):
-        trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
+    if isinstance(trained, ClassLikelihood):
+        trained = trained.tempered().to(held.f.device, held.f.dtype)
     likelihood = choose_noise(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
     # refits without a fold start from Student's t if it was chosen, so that they do not choose again
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):

@@ -233,7 +233,7 @@ class ChainOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassOptions:
-    """Options of class weights and misclassification costs.
+    """Options of class weights, misclassification costs and the order of classes.
 
     Parameters
     ----------
@@ -244,10 +244,17 @@ class ClassOptions:
     class_cost : {"balanced"}, dict or None
         Cost of misclassifying a row of each class: `predict` returns the class with the largest cost times probability.
         Probabilities do not change. "balanced" is the inverse of the frequency of a class.
+    ordinal : bool or list of labels
+        True for ordered classes: numbers and booleans are ordered by value, and an ordered categorical of pandas or an
+        Enum of polars by its categories. For text, give the labels in ascending order. The network then has one output,
+        compared with learned thresholds (:class:`~fathomless.posterior.likelihoods.CumulativeLogit`). With few rows
+        this is better than separate logits if one quantity underlies the classes. The order of ``classes_`` does not
+        change.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
     class_cost: Any = option(None, "choice", None, dict, names=("balanced",))
+    ordinal: Any = option(False, "order")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -320,7 +327,7 @@ COMMON = frozenset(
 )
 
 #: Names of the options that may differ between a fit and the earlier fit that it continues.
-CHANGEABLE = COMMON | {f.name for f in fields(ClassOptions)}
+CHANGEABLE = COMMON | {f.name for f in fields(ClassOptions)} - {"ordinal"}
 
 
 def options_of(kind: type) -> tuple[Field[Any], ...]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.categories import category_columns, category_name, read_categories
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Indicators, Target, TargetScale
@@ -21,6 +23,7 @@ from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import rename_saved
 from fathomless.posterior.capabilities import rebuild
+from fathomless.posterior.conformal import ConformalScores, interval_bounds, unit_moments
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
@@ -32,12 +35,13 @@ from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.recalibration import Recalibration, read_recalibration
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import bounds, checks, io, memory, nonfinite
-from fathomless.system.errors import DataError, DivergenceError, FileError
+from fathomless.system.errors import DataError, DataWarning, DivergenceError, FileError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator, building, fold_in
 from fathomless.system.torch_state import enable_gradients, without_gradients
 
 __all__ = [
+    "GUARANTEES",
     "PREDICTED_AT_ONCE",
     "AnyPredictive",
     "Array",
@@ -54,6 +58,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 PREDICTED_AT_ONCE = 16384  #: rows predicted at once
+
+#: Guarantees of prediction intervals.
+GUARANTEES = ("marginal", "group")
 
 #: Predictive distribution of any task.
 AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | LatticePredictive | IndicatorPredictive
@@ -85,6 +92,8 @@ class Predictor:
         Fold of each training row, if networks were cross-fitted.
     recalibration : Recalibration, optional
         Laws of the standardised residual.
+    conformal : ConformalScores, optional
+        Scores of out-of-fold or held-out rows of a regression, for intervals with a guarantee.
     """
 
     name: str
@@ -99,6 +108,7 @@ class Predictor:
     weight_draws: int
     fold: Array | None = None
     recalibration: Recalibration | None = None
+    conformal: ConformalScores | None = None
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
@@ -170,6 +180,87 @@ class Predictor:
                     chunk = _recalibrate(chunk, x, self.recalibration, units, of_row)
             yield chunk
 
+    def predict_interval(
+        self, X: Any, level: float = 0.9, guarantee: str | None = None, column: str | None = None
+    ) -> tuple[Array, Array]:
+        """Return the bounds of a prediction interval of each row, shape (N,) or (N, T).
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+        level, guarantee, column
+            As in :meth:`~fathomless.estimators.tasks.BaseRegressor.predict_interval`.
+
+        Raises
+        ------
+        DataError
+            As there, and if the target is a class.
+        """
+        if not isinstance(self.target, TargetScale):
+            raise DataError("prediction intervals are for numeric targets; the target is a class")
+        if guarantee is None and column is None:
+            central = self.predict_dist(X)
+            assert isinstance(central, ContinuousPredictive | LatticePredictive)
+            low, high = central.interval(level)
+            return low.numpy(), high.numpy()
+        with name_errors(self.name):
+            level = checks.interval("level", level, 0.0, 1.0, closed=False)
+            scores, place = self._conformal_scores(guarantee, column)
+            parts = [
+                self._conformal_part(
+                    scores, self.encode(take(X, slice(start, start + PREDICTED_AT_ONCE))), level, place
+                )
+                for start in range(0, max(1, len(X)), PREDICTED_AT_ONCE)
+            ]
+        both = np.concatenate(parts, 1)  # (2, N, T)
+        if self.target.ndim == 1:
+            both = both[:, :, 0]
+        return both[0], both[1]
+
+    def _conformal_scores(self, guarantee: str | None, column: str | None) -> tuple[ConformalScores, int | None]:
+        """Return the conformal scores, and the index of the column that defines the groups."""
+        if guarantee is None:
+            raise DataError(f"column={column!r} was given without a guarantee; set guarantee='group', or leave it out")
+        checks.choice("guarantee", guarantee, GUARANTEES)
+        if self.conformal is None:
+            raise DataError(
+                f"guarantee={guarantee!r} was given, but there are no scores of rows that a network was not trained "
+                "on: the estimator was saved by an earlier version, or fitted without out-of-fold and held-out rows, "
+                "or its posterior was fitted to all rows. Fit it again, with cv above 1 or a validation_fraction above "
+                "0 and at least 60 rows, and without weights='hmc'; or use guarantee=None"
+            )
+        if guarantee == "marginal":
+            if column is not None:
+                raise DataError(f"column={column!r} was given with guarantee='marginal'; use guarantee='group'")
+            return self.conformal, None
+        if column is None:
+            raise DataError(
+                "guarantee='group' was given without a column; set column to the name of a column of categories"
+            )
+        return self.conformal, self.conformal.column(column)
+
+    def _conformal_part(self, scores: ConformalScores, x: Array, level: float, place: int | None) -> Array:
+        """Return the bounds of conformal intervals of encoded rows, (2, N, T)."""
+        units = self.task.units(self.target)
+        with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
+            rows = torch.as_tensor(x, dtype=self.model.dtype).to(self.model.device)
+            settings = (scores.draws, self.seed, units["shift"], units["scale"])
+            moments = [unit_moments(self.model, of, self.likelihood, rows, *settings) for of in scores.networks]
+        mean, std = (np.stack([pair[i] for pair in moments]) for i in range(2))  # (U, N, T)
+        if place is None:
+            _warn_infinite(scores, level, "the fit")
+            return np.stack(interval_bounds(scores, mean, std, level))
+        codes = read_categories(self.schema, x)[:, place]
+        out = np.empty((2, *mean.shape[1:]))
+        for code in np.unique(codes).tolist():
+            chosen = codes == code
+            of_category = scores.of_category(place, code)
+            name = category_name(self.schema, scores.columns[place], code)
+            _warn_infinite(of_category, level, f"column {scores.columns[place]!r}, {name}")
+            out[:, chosen] = interval_bounds(of_category, mean[:, chosen], std[:, chosen], level)
+        return out
+
     def _held_out_networks(self, fold: Any, count: int) -> Array | None:
         """Return the numbers of the networks that were not trained on each row, (R, N)."""
         if fold is None:
@@ -184,6 +275,19 @@ class Predictor:
                 f"numbers from 0 to {members.min() - 1}: rows of fold -1 were in all training sets, leave them out"
             )
         return cast(Array, folds + np.cumsum(members, 0) - members)
+
+
+def _warn_infinite(scores: ConformalScores, level: float, name: str) -> None:
+    """Warn if there are too few scores for a level, so that the bounds are infinite."""
+    count = float(scores.weight.sum())
+    needed = level / (1.0 - level)
+    if count < needed * (1.0 - 1e-9):
+        warnings.warn(
+            f"the intervals of level {level:g} are infinite for rows of {name}: a guarantee needs at least "
+            f"{needed:.6g} out-of-fold rows, and there are {count:.6g}. Lower the level, or collect more rows",
+            DataWarning,
+            stacklevel=5,
+        )
 
 
 def concatenate_parts(parts: Iterator[AnyPredictive], rows: int) -> AnyPredictive:
@@ -296,6 +400,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
             recalibration=recalibration,
+            conformal=_restore_conformal(saved, schema, target, model),
         ),
         history=nonfinite.decode_nonfinite(meta["history"]),
         n_iter=meta["n_iter"],
@@ -309,6 +414,18 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _restore_conformal(saved: io.Saved, schema: Schema, target: Target, model: Model) -> ConformalScores | None:
+    """Return the conformal scores of a folder; None for estimators without scores, or of earlier versions."""
+    if "conformal" not in saved.meta:
+        return None
+    tensors = _under("conformal/", saved.tensors)
+    targets = len(cast(TargetScale, target).mean)
+    scores = ConformalScores.from_saved(tensors, saved.meta["conformal"], targets, len(list_members(model)))
+    if scores.columns != category_columns(schema):
+        raise DataError("its conformal scores have other columns than its schema")
+    return scores
 
 
 def _build_models(

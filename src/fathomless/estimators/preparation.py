@@ -87,6 +87,8 @@ class Prepared:
         True if equal rows are separate observations, which are left out one by one; copies are left out together.
     repeats : EqualRows, optional
         Equal rows of the table, if there are any.
+    mass : Tensor, shape (M,), optional
+        Weight of each of the M out-of-fold or held-out rows, with the sum 1 for each group; only if groups were given.
     resumed : list of dict
         Versions of software in the checkpoints that the fit resumed from, if they differ from the present ones.
     """
@@ -105,6 +107,7 @@ class Prepared:
     group: Tensor | None = None
     apart: bool = False
     repeats: EqualRows | None = None
+    mass: Tensor | None = None
     resumed: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -292,6 +295,7 @@ def prepare(
     weight = None if weight is not None and rows.apart and (weight == 1.0).all() else weight
     tensors = _to_tensors(rows.x, rows.z, weight, dtype)
     group = None if unit is None else torch.from_numpy(unit)
+    mass = _share_of_group(table, rows)
     common: dict[str, Any] = {
         "seed": seed,
         "dtype": dtype,
@@ -313,6 +317,7 @@ def prepare(
             folds=folds,
             fold_of_row=of_row,
             group=group,
+            mass=mass,
             **common,
         )
     train, valid, held = _hold_out(tensors, plan.share, seed, unit)
@@ -326,8 +331,19 @@ def prepare(
         valid=None if valid is None else _to_device(valid, device),
         held_out=table.kept[np.isin(rows.place, held)],
         group=group,
+        mass=None if mass is None else mass[torch.from_numpy(held)],
         **common,
     )
+
+
+def _share_of_group(table: Table, rows: Encoded) -> Tensor | None:
+    """Return the share of each arranged row in the weight of its group, (N,); None if no groups were given."""
+    if table.groups is None:
+        return None
+    weight = np.ones(len(table.x)) if table.weight is None else table.weight
+    number = np.unique(table.groups, return_inverse=True)[1].ravel()
+    share = weight / np.bincount(number, weight)[number]
+    return torch.from_numpy(np.bincount(rows.place, share, minlength=len(rows.x)))
 
 
 def prepare_part(

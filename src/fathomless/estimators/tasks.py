@@ -177,7 +177,12 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
         return labels_of(self.target_)
 
     def _task(self) -> ClassTask:
-        return ClassTask(class_weight=self.class_weight, class_cost=self.class_cost, several_labels=self.several_labels)
+        return ClassTask(
+            class_weight=self.class_weight,
+            class_cost=self.class_cost,
+            several_labels=self.several_labels,
+            ordinal=self.ordinal,
+        )
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
@@ -249,11 +254,62 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
                 std.append(p.std.numpy())
         return (np.concatenate(mean), np.concatenate(std)) if return_std else np.concatenate(mean)
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the bounds of the central prediction interval of probability `level`.
+    def predict_interval(
+        self, X: Any, level: float = 0.9, guarantee: str | None = None, column: str | None = None
+    ) -> tuple[Array, Array]:
+        r"""Return the bounds of a prediction interval of each row, shape (N,) or (N, T).
 
-        For a target on a lattice, such as a count, the bounds are points of it, with a probability of at least `level`.
+        Without a guarantee, it is the central interval of the predictive distribution, from the average of all
+        networks. Its coverage depends on the model. For a target on a lattice, such as a count, the bounds are points of
+        it, with a probability of at least `level`.
+
+        With a guarantee, it is a conformal interval: CV+ (Barber, Candès, Ramdas and Tibshirani 2021) for cross-fitted
+        networks, and split conformal prediction for the held-out rows of a single network. Scores are absolute errors
+        of rows under the networks that were not trained on them, divided by their predictive standard deviations. They
+        are stored with the estimator, with the categories of these rows in all categorical and boolean columns.
+
+        **What is guaranteed.** If the rows of the fit and a new row are exchangeable (for example, independent draws of
+        one population), then the probability that the interval contains the target of the new row is at least
+        :math:`1 - 2\alpha - \sqrt{2 / N}` for CV+, with N rows and :math:`\alpha` = 1 − `level`. Usually it is close to
+        `level`. With several partitions into folds the scores of all partitions are pooled, and :math:`2\alpha` becomes
+        :math:`4\alpha`. For the held-out rows of a single network the probability is at least `level`. It refers to
+        the rows of the fit and the new row together. With ``groups`` in the fit, groups are exchangeable instead of
+        rows: each group has the same total weight, and the new row belongs to a new group.
+
+        **What is not guaranteed.** The coverage for a given value of the features, or within other subsets of the rows;
+        the coverage if the population changes (time series, another site); the joint coverage of several targets, since
+        each has its own intervals; the coverage if sample weights are not numbers of equal rows. The networks of a fit
+        share the encoding of the columns, the number of epochs, the posterior over structure and the noise. All rows
+        have an influence on this choice, and for a single network the held-out rows. The bounds are exact if the choice
+        is regarded as fixed.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+        level : float
+            Level, between 0 and 1.
+        guarantee : {"marginal", "group"} or None
+            No guarantee (None), on average over all rows ("marginal"), or on average over the rows of each category of
+            a column ("group").
+        column : str, optional
+            Categorical or boolean column for ``guarantee="group"``.
+
+        Returns
+        -------
+        low, high : ndarrays, shape (N,) or (N, T)
+            Bounds in the units of the target. They are infinite, with a warning, if a guarantee needs more rows: at
+            least `level` / (1 − `level`), in each category for "group".
+
+        Raises
+        ------
+        DataError
+            If an option is not allowed, if the column is not one of categories or booleans, or if a guarantee is
+            requested and the estimator has no scores: it was saved by an earlier version, or fitted without out-of-fold
+            and held-out rows, or its posterior was fitted to all rows (``weights="hmc"``).
         """
+        if guarantee is not None or column is not None:
+            return self.predictor_.predict_interval(self._table(X, reset=False), level, guarantee, column)
         bounds = [cast(ContinuousPredictive, p).interval(level) for p in self._predictives(X)]
         low, high = zip(*bounds, strict=True)
         return np.concatenate([b.numpy() for b in low]), np.concatenate([b.numpy() for b in high])

@@ -7,6 +7,7 @@ be standardised: the defaults of the noise are fractions of the standard deviati
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -20,6 +21,8 @@ from fathomless.system.errors import DataError
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "ClassLikelihood",
+    "CumulativeLogit",
     "FixedNoise",
     "Gaussian",
     "HasWidth",
@@ -66,7 +69,7 @@ class Likelihood(nn.Module, ABC):
             Outputs of the drawn networks. The result is differentiable in f and in the parameters of the likelihood.
         y : Tensor
             Targets: (B, T) for continuous ones, (B, T) of 0 and 1 for :class:`Bernoulli`, (B,) of int64 for
-            :class:`Categorical`.
+            :class:`Categorical` and :class:`CumulativeLogit`.
 
         Returns
         -------
@@ -474,7 +477,26 @@ class StudentT(LocationScale):
         return mixtures.StudentT, (self.fixed_df if self.raw_df is None else self.df(),)
 
 
-class Categorical(Likelihood, HasWidth):
+class ClassLikelihood(Likelihood, HasWidth, ABC):
+    """Law of one of C classes, with an optional temperature that is fitted to held-out rows.
+
+    Attributes
+    ----------
+    classes : int
+        Number of classes C.
+    log_temperature : Parameter, shape (), or None
+        Log temperature, if there is one.
+    """
+
+    classes: int
+    log_temperature: nn.Parameter | None
+
+    @abstractmethod
+    def tempered(self) -> "ClassLikelihood":
+        """Return a copy with the temperature 1 as a parameter."""
+
+
+class Categorical(ClassLikelihood):
     """One of C classes, by a softmax of C outputs.
 
     Parameters
@@ -495,8 +517,6 @@ class Categorical(Likelihood, HasWidth):
     >>> Categorical(2).log_prob(torch.zeros(1, 1, 2), torch.tensor([1]))
     tensor([[-0.6931]])
     """
-
-    log_temperature: nn.Parameter | None
 
     def __init__(self, classes: int, *, temperature: bool = False) -> None:
         super().__init__()
@@ -525,6 +545,10 @@ class Categorical(Likelihood, HasWidth):
         _check_shapes(f, self.outputs)
         return Classes(self._apply_temperature(f).cpu().double().log_softmax(-1))
 
+    def tempered(self) -> "Categorical":
+        """Return a copy with the temperature 1 as a parameter."""
+        return Categorical(self.classes, temperature=True)
+
     def widen(self, factor: float) -> "Categorical":
         """Return a copy whose temperature is multiplied by `factor`."""
         warmer = Categorical(self.classes, temperature=True)
@@ -539,6 +563,150 @@ class Categorical(Likelihood, HasWidth):
         if self.log_temperature is None:
             return f
         return f * torch.exp(-self.log_temperature).to(f)[..., None]  # a scalar, or one value for each row
+
+
+class CumulativeLogit(ClassLikelihood):
+    r"""One of C ordered classes, by one latent output and C − 1 ordered thresholds (proportional odds).
+
+    .. math:: P(y \le k) = \sigma\left((c_k - f) / T\right), \qquad k = 0, \dots, C - 2.
+
+    The log probability of class k between :math:`a = (c_{k-1} - f) / T` and :math:`b = (c_k - f) / T` is
+
+    .. math:: \log(\sigma(b) - \sigma(a)) = \log \sigma(b) + \log \sigma(-a) + \log\left(1 - e^{-(b - a)}\right),
+
+    without cancellation in either tail, since b − a does not depend on f.
+
+    The parameters are the logarithms of the C − 2 distances of successive thresholds. The mean of the thresholds is
+    fixed, because a common shift of thresholds and outputs changes nothing: networks with separate thresholds keep one
+    origin. The initial thresholds are the log odds of the class frequencies.
+
+    McCullagh, P. (1980). Regression models for ordinal data. Journal of the Royal Statistical Society B, 42, 109–142.
+
+    Parameters
+    ----------
+    classes : int
+        Number of classes C, at least 2.
+    ranks : sequence of int, optional
+        Rank 0, ..., C − 1 of each class; 0, ..., C − 1 by default.
+    counts : sequence of float, optional
+        Number of rows of each class, for the initial thresholds; equal by default.
+    temperature : bool
+        As for :class:`Categorical`.
+
+    Raises
+    ------
+    DataError
+        If ``classes`` is below 2, or ranks or counts do not fit.
+
+    Examples
+    --------
+    >>> CumulativeLogit(2).log_prob(torch.zeros(1, 1, 1), torch.tensor([1]))
+    tensor([[-0.6931]], grad_fn=<SqueezeBackward0>)
+    """
+
+    rank: Tensor  # (C,) of int64
+    log_gaps: nn.Parameter | None  # (C − 2,)
+
+    def __init__(
+        self,
+        classes: int,
+        ranks: Sequence[int] | None = None,
+        *,
+        counts: Sequence[float] | None = None,
+        temperature: bool = False,
+    ) -> None:
+        super().__init__()
+        self.classes = _check_count("classes", classes, 2)
+        order = list(range(classes)) if ranks is None else list(ranks)
+        if sorted(order) != list(range(classes)):
+            raise DataError(f"ranks={ranks} were given; the numbers 0 to {classes - 1}, each once, are needed")
+        number = [1.0] * classes if counts is None else list(counts)
+        if len(number) != classes or not all(0.0 <= one < math.inf for one in number):
+            raise DataError(f"counts={counts} were given; {classes} finite numbers of 0 or more are needed")
+        self.register_buffer("rank", torch.tensor(order, device="cpu"), persistent=False)
+        sorted_counts = torch.tensor(
+            [number[order.index(k)] for k in range(classes)], dtype=torch.float64, device="cpu"
+        )
+        below = (sorted_counts + 0.5).cumsum(0) / (sorted_counts + 0.5).sum()
+        start = below[:-1].logit()
+        self.center = float(start.mean())
+        self.log_gaps = nn.Parameter(start.diff().log().float()) if classes > 2 else None
+        self.log_temperature = nn.Parameter(torch.zeros((), dtype=torch.float32)) if temperature else None
+
+    @property
+    def outputs(self) -> int:
+        """1, the latent output."""
+        return 1
+
+    @property
+    def discrete(self) -> bool:
+        """True."""
+        return True
+
+    def thresholds(self) -> Tensor:
+        """Return the ordered thresholds, (C − 1,)."""
+        if self.log_gaps is None:
+            return self.rank.new_full((1,), self.center, dtype=torch.float64)
+        above = F.pad(self.log_gaps.exp().cumsum(-1), (1, 0))
+        return self.center + above - above.mean(-1, keepdim=True)
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log probability, (S, B)."""
+        _check_shapes(f, 1, y, ())
+        rank = self.rank[y].expand(f.shape[:-1])[..., None]  # (S, B, 1)
+        return self._log_masses(f).gather(-1, rank).squeeze(-1)  # (S, B)
+
+    def components(self, f: Tensor) -> Classes:
+        """Class probabilities with axes (S, B, C)."""
+        _check_shapes(f, 1)
+        return Classes(self._log_masses(f.cpu().double())[..., self.rank.cpu()])
+
+    def information(self, f: Tensor) -> Tensor:
+        r"""Return the Fisher information of the latent output, (S, B), float64 on the device of f.
+
+        .. math:: \sum_k p_k \left((P_{k-1} + P_k - 1) / T\right)^2, \qquad P_k = P(y \le k)
+
+        Parameters
+        ----------
+        f : Tensor, shape (S, B, 1)
+            Latent outputs.
+        """
+        f = f.double()
+        p = self._log_masses(f).exp()  # (S, B, C)
+        above = p.cumsum(-1)
+        score = 2.0 * above - p - 1.0  # P_{k-1} + P_k − 1
+        return (p * score.square()).sum(-1) * self._inverse_temperature(f).squeeze(-1).square()
+
+    def tempered(self) -> "CumulativeLogit":
+        """Return a copy with the temperature 1 as a parameter."""
+        copied = copy.deepcopy(self)
+        copied.log_temperature = nn.Parameter(torch.zeros((), dtype=torch.float32, device=self.rank.device))
+        return copied
+
+    def widen(self, factor: float) -> "CumulativeLogit":
+        """Return a copy whose temperature is multiplied by `factor`."""
+        warmer = self.tempered()
+        if self.log_temperature is not None:
+            warmer.log_temperature = nn.Parameter(self.log_temperature.detach().clone())
+        assert warmer.log_temperature is not None
+        warmer.log_temperature.data += math.log(factor)
+        return warmer
+
+    def _log_masses(self, f: Tensor) -> Tensor:
+        """Return the log probabilities in the order of the ranks, (S, B, C)."""
+        inverse = self._inverse_temperature(f)
+        z = (self.thresholds().to(f) - f) * inverse  # (S, B, C − 1)
+        below, above = F.logsigmoid(z), F.logsigmoid(-z)
+        masses = F.pad(below, (0, 1)) + F.pad(above, (1, 0))  # (S, B, C)
+        if self.log_gaps is None:
+            return masses
+        return masses + F.pad(torch.log(-torch.expm1(-self.log_gaps.to(f).exp() * inverse)), (1, 1))
+
+    def _inverse_temperature(self, f: Tensor) -> Tensor:
+        """Return 1 / T with an axis of classes: shape (1,), or one value for each row."""
+        if self.log_temperature is None:
+            return f.new_ones(1)
+        return torch.exp(-self.log_temperature).to(f)[..., None]
 
 
 class Bernoulli(Likelihood):

@@ -37,6 +37,7 @@ __all__ = [
     "paired_difference",
     "pit",
     "pit_uniformity",
+    "ranked_probability",
     "reliability",
     "rmse",
     "standard_error",
@@ -102,6 +103,27 @@ def brier(y: Values, probs: Values) -> float:
     index, p = _check_classes(y, probs)
     outcome = np.arange(p.shape[1]) == index[:, None]
     return float(np.square(p - outcome).sum(1).mean())
+
+
+def ranked_probability(y: Values, probs: Values) -> Floats:
+    r"""Compute the ranked probability score of each row, (N,). 0 is best, C − 1 is worst.
+
+    .. math:: \sum_{k=0}^{C-2} \left(P(y \le k) - 1\{y \le k\}\right)^2
+
+    It is the sum of the Brier scores of all thresholds between ordered classes (Epstein 1969, Journal of Applied
+    Meteorology 8, 985): a probability far from the true class costs more than one in a neighbouring class.
+
+    Parameters
+    ----------
+    y : array_like of int, shape (N,)
+        Class indices, in the order of the classes.
+    probs : array_like, shape (N, C)
+        Class probabilities, in the order of the classes.
+    """
+    index, p = _check_classes(y, probs)
+    outcome = np.arange(p.shape[1]) >= index[:, None]
+    score: Floats = np.square(p.cumsum(1) - outcome)[:, :-1].sum(1)
+    return score
 
 
 def reliability(y: Values, probs: Values, bins: int = 15) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:

@@ -141,6 +141,17 @@ def option(
                 raise DataError(f"{name}={value!r} was given; at most {most:g} is allowed")
         case "flag":
             flag(name, value)
+        case "order":
+            _require_order(name, value)
+
+
+def _require_order(name: str, value: Any) -> None:
+    """Check True, False, or a sequence of at least two labels."""
+    if isinstance(value, bool):
+        return
+    labels = isinstance(value, Sequence) and not isinstance(value, str)
+    if not labels or len(value) < 2:
+        raise DataError(f"{name}={value!r} was given; True, False and a list of at least two labels are allowed")
 
 
 def _require_value(

@@ -87,27 +87,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fathomless {__version__}")
     names = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     _fit_parser(names, commands["fit"])
-    predict = _command(names, "predict", commands["predict"], "predict the rows of a table", "RUN DATA [--out FILE]")
-    _run_argument(predict)
-    _data_arguments(predict)
-    predict.add_argument(
-        "--interval",
-        type=_level,
-        action="append",
-        metavar="LEVEL",
-        help="level of a prediction interval; may be repeated (default: 0.9)",
-    )
-    predict.add_argument(
-        "--key", metavar="COLUMN", help="column with the names of the rows; first column of the output"
-    )
-    _unseen_argument(predict)
-    predict.add_argument(
-        "--out",
-        type=_name,
-        default="-",
-        metavar="FILE",
-        help=".csv, .tsv, .jsonl (also .gz), .parquet, .feather or .xlsx; - is CSV on standard output (default: -)",
-    )
+    _predict_parser(names, commands["predict"])
     _compare_parser(names, commands["compare"])
     evaluate = _command(
         names, "evaluate", commands["evaluate"], "score a run on rows with known targets", "RUN DATA [--json]"
@@ -223,6 +203,38 @@ def _export_parser(names: Any, run: Command) -> None:
         help="level of a quantile output; may be repeated (default: 0.05, 0.5, 0.95)",
     )
     export.add_argument("--out", type=_name, metavar="FILE", help="output file (default: RUN/model.onnx or .pt2)")
+
+
+def _predict_parser(names: Any, run: Command) -> None:
+    """Add the command `predict`."""
+    predict = _command(names, "predict", run, "predict the rows of a table", "RUN DATA [--out FILE]")
+    _run_argument(predict)
+    _data_arguments(predict)
+    predict.add_argument(
+        "--interval",
+        type=_level,
+        action="append",
+        metavar="LEVEL",
+        help="level of a prediction interval; may be repeated (default: 0.9)",
+    )
+    predict.add_argument(
+        "--guarantee",
+        choices=("marginal", "group"),
+        help="conformal intervals, whose coverage is guaranteed over all rows (marginal), or over the rows of each "
+        "category of the column --by (group); by default there is no guarantee",
+    )
+    predict.add_argument("--by", metavar="COLUMN", help="column of categories for --guarantee group")
+    predict.add_argument(
+        "--key", metavar="COLUMN", help="column with the names of the rows; first column of the output"
+    )
+    _unseen_argument(predict)
+    predict.add_argument(
+        "--out",
+        type=_name,
+        default="-",
+        metavar="FILE",
+        help=".csv, .tsv, .jsonl (also .gz), .parquet, .feather or .xlsx; - is CSV on standard output (default: -)",
+    )
 
 
 def _compare_parser(names: Any, run: Command) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +15,7 @@ from fathomless.system.errors import DataError, FileError
 
 if TYPE_CHECKING:
     from fathomless.app.manifests import RunManifest
+    from fathomless.estimators.predictor import Predictor
     from fathomless.estimators.tasks import Density
 
 __all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads"]
@@ -37,7 +38,6 @@ def predict(given: argparse.Namespace) -> int:
     with _pause_garbage_collection():
         from fathomless.app import manifests
         from fathomless.app.commands import columns
-        from fathomless.data.targets import ClassLabels
         from fathomless.estimators.predictor import Predictor
         from fathomless.tables import files as tables
         from fathomless.tables.writers import writer
@@ -45,10 +45,7 @@ def predict(given: argparse.Namespace) -> int:
     model, manifest = manifests.load_predictor(given.folder)  # without scikit-learn, whose import would double the time
     set_threads(given.threads or (manifest.threads if manifest else None))
     predictor: Predictor | None = model if isinstance(model, Predictor) else None
-    if given.interval and predictor is None:
-        raise DataError("--interval was given, and a density has no target; omit it")
-    if given.interval and predictor is not None and isinstance(predictor.target, ClassLabels):
-        raise DataError("--interval was given, which is for numeric targets; the target is a class")
+    _check_intervals(given, predictor)
     schema = model.schema if isinstance(model, Predictor) else model.schema_
     schema = replace(schema, unseen=given.unseen) if given.unseen else schema
     if predictor is not None:
@@ -72,6 +69,7 @@ def predict(given: argparse.Namespace) -> int:
             X = columns.select_features(X, schema)
             if predictor is not None:
                 predictions = predictor.predict_dist(X).columns(targets, levels)
+                predictions |= _guaranteed_intervals(given, predictor, X, targets, levels)
             else:
                 log_density, error = cast("Density", model).score_samples(X, return_error=True)
                 predictions = {"log_density": log_density, "monte_carlo_error": error}
@@ -84,6 +82,36 @@ def predict(given: argparse.Namespace) -> int:
     if given.out != "-":
         show(f"Wrote {done:,} rows to {given.out}")
     return 0
+
+
+def _check_intervals(given: argparse.Namespace, predictor: "Predictor | None") -> None:
+    """Check the options of prediction intervals against the target."""
+    from fathomless.data.targets import ClassLabels
+
+    for flag in ("interval", "guarantee", "by"):
+        if getattr(given, flag) and predictor is None:
+            raise DataError(f"--{flag} was given, and a density has no target; omit it")
+        if getattr(given, flag) and predictor is not None and isinstance(predictor.target, ClassLabels):
+            raise DataError(f"--{flag} was given, which is for numeric targets; the target is a class")
+    if bool(given.by) != (given.guarantee == "group"):
+        raise DataError("--guarantee group and --by COLUMN require each other; give both, or neither")
+
+
+def _guaranteed_intervals(
+    given: argparse.Namespace, predictor: "Predictor", X: Any, targets: Sequence[str], levels: Sequence[float]
+) -> dict[str, Any]:
+    """Return the columns of conformal intervals; none if no guarantee was requested."""
+    columns: dict[str, Any] = {}
+    for level in levels if given.guarantee else ():
+        both = predictor.predict_interval(X, level, given.guarantee, given.by)
+        for side, values in zip(("lower", "upper"), both, strict=True):
+            name = f"{side}_{100 * level:.12g}"
+            if values.ndim == 1:
+                columns[name] = values
+            else:
+                names = targets or [f"y{t}" for t in range(values.shape[1])]
+                columns |= {f"{names[t]}_{name}": values[:, t] for t in range(values.shape[1])}
+    return columns
 
 
 @contextlib.contextmanager

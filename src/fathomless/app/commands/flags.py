@@ -210,6 +210,8 @@ def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[A
     common: dict[str, Any] = {"dest": f"option_{name}", "default": argparse.SUPPRESS, "help": text}
     if kind == "flag":
         action = group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+    elif kind == "order":
+        action = group.add_argument(flag, nargs="?", const=True, type=_read_order, metavar="A,B,...", **common)
     elif kind == "choice" and int not in special and None not in special:
         action = group.add_argument(flag, choices=names, **common)
     else:
@@ -225,6 +227,16 @@ def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else str(value)
+
+
+def _read_order(text: str) -> list[str]:
+    """Return labels that commas separate."""
+    labels = [label.strip() for label in text.split(",")]
+    if len(labels) < 2 or not all(labels):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} was given; allowed: at least two labels in ascending order, separated by commas"
+        )
+    return labels
 
 
 def _reject(text: str) -> Any:

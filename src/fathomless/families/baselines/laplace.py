@@ -34,7 +34,7 @@ from fathomless.data.rows import Rows
 from fathomless.inference.out_of_fold.heads import location_information, maximize_evidence
 from fathomless.nn.flat import check_flattenable, flatten
 from fathomless.nn.stateless import call_with
-from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
+from fathomless.posterior.likelihoods import Categorical, ClassLikelihood, CumulativeLogit, Likelihood, LocationScale
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
@@ -91,7 +91,7 @@ def laplace_posterior(
     network : nn.Module
         (B, D) -> (B, K).
     likelihood : Likelihood
-        Categorical, or of a location-scale family.
+        Of classes, or of a location-scale family.
     rows : Rows
         Training rows.
     scale : Tensor, shape (P,)
@@ -104,7 +104,7 @@ def laplace_posterior(
     DataError
         If the likelihood is of another type, the network has buffers or dropout, or weights and rows are both too many.
     """
-    if not isinstance(likelihood, Categorical | LocationScale):
+    if not isinstance(likelihood, ClassLikelihood | LocationScale):
         raise DataError(
             f"Laplace's approximation was requested with the likelihood {type(likelihood).__name__}; allowed are noise "
             "distributions with a scale, and classes"
@@ -211,6 +211,8 @@ def _weighted_jacobian(network: nn.Module, likelihood: Likelihood, part: Rows) -
         temperature = 1.0 if likelihood.log_temperature is None else float(likelihood.log_temperature.exp())
         root = (torch.diag_embed(p.sqrt()) - p.sqrt()[:, :, None] * p[:, None]) / temperature  # root' root = Λ
         g: Tensor = root @ derivative
+    elif isinstance(likelihood, CumulativeLogit):
+        g = likelihood.information(outputs[None])[0].sqrt()[:, None, None] * derivative
     else:
         assert isinstance(likelihood, LocationScale)
         log_scale = likelihood.noise.split(outputs[None].double())[1]

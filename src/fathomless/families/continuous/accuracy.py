@@ -15,7 +15,7 @@ from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Transition, coarsen
 from fathomless.posterior.ensemble import Ensemble, list_members
-from fathomless.posterior.likelihoods import Bernoulli, Likelihood
+from fathomless.posterior.likelihoods import Bernoulli, ClassLikelihood, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
 from fathomless.system.draws import normal
@@ -138,11 +138,11 @@ def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tens
 
 def _class_log_probs(draws: Draws, likelihood: Likelihood) -> Tensor:
     rows = draws.f.shape[1]
-    classes = draws.f.shape[2] if likelihood.outputs > 1 else 2
     log_probs = []
-    for k in range(classes):
+    for k in range(likelihood.classes if isinstance(likelihood, ClassLikelihood) else 2):
         y = torch.full((rows,), k, device=draws.f.device)
-        log_probs.append(likelihood.log_prob(draws.f, y if likelihood.outputs > 1 else y.to(draws.f.dtype)[:, None]))
+        of_classes = isinstance(likelihood, ClassLikelihood)
+        log_probs.append(likelihood.log_prob(draws.f, y if of_classes else y.to(draws.f.dtype)[:, None]))
     return torch.stack(log_probs, 2)  # (S, B, K)
 
 

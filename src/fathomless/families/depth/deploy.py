@@ -109,6 +109,8 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
         remaining -= posterior[depth]
         f = model.heads[str(depth)](h)
         f = f if model.readout is None else model.readout(f)
+        if f.shape[-1] < 2:
+            raise DepthError("classify_early was called on a network with one output; it needs logits of all classes")
         mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
         top = mixture.topk(2, -1).values
         # the margin covers rounding errors of the outputs and of the sum, too

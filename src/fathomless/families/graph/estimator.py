@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fathomless.data.frames import read_target
-from fathomless.data.targets import TargetScale
+from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import require_fitted
 from fathomless.estimators.encoding import NumberTask
 from fathomless.estimators.markov_chains import ChainEstimator, MarkovChains, chain_weights
@@ -94,6 +94,11 @@ class _Conditional(_InfiniteGraph, ABC):
     """Base of regression and classification: covariates at the top of the graph, targets at the bottom."""
 
     def _strategy(self, prepared: Prepared) -> MarkovChains:
+        if isinstance(prepared.target, ClassLabels) and prepared.target.ranks:
+            raise DataError(
+                "ordinal was given, but sampled graphs have a probit model of classes without order; leave it out, or "
+                "use another structure"
+            )
         posterior = partial(ConditionalGraphs, moves=GraphMoves.of(self), weight_draws=self.weight_draws)
         return self._chains(posterior, f"{engine(self.engine).name} sweep")
 

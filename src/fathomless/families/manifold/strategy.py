@@ -23,7 +23,7 @@ from fathomless.families.manifold.stages import Begin, StagedRun, run_stages
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
 from fathomless.nn.flat import flatten
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import CumulativeLogit, Likelihood
 from fathomless.system import memory
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
@@ -65,6 +65,11 @@ class ManifoldStages:
             raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one process")
         with building(table.seed):
             likelihood = problem.task.likelihood(table.target).to(table.device, table.dtype)
+            if isinstance(likelihood, CumulativeLogit):
+                raise DataError(
+                    "ordinal was given, but a weight manifold does not learn the thresholds of ordered classes; leave "
+                    "it out, or use another structure"
+                )
             network = cast(ManifoldNetworks, problem.networks)._network(table.inputs, likelihood.outputs)
         self._require_memory(network, table)
         manifold_of = partial(

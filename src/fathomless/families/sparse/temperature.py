@@ -37,7 +37,7 @@ from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.likelihoods import Categorical, Likelihood
+from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import InclusionPosterior
 from fathomless.system import io
@@ -353,9 +353,9 @@ def _train_one(
 
 def _free_likelihood(trained: Likelihood, held: OutOfFold) -> Likelihood:
     """Return the likelihood with all parameters that held-out rows can fit: for classes, the softmax temperature."""
-    if not isinstance(trained, Categorical):
+    if not isinstance(trained, ClassLikelihood):
         return trained
-    return Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
+    return trained.tempered().to(held.f.device, held.f.dtype)
 
 
 def _cross_fit_density(

@@ -33,7 +33,15 @@ from fathomless.inference.runs.distributed import ranks
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.capabilities import LinearHeads, missing_capability
 from fathomless.posterior.ensemble import list_members
-from fathomless.posterior.likelihoods import Categorical, Laplace, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import (
+    Categorical,
+    ClassLikelihood,
+    CumulativeLogit,
+    Laplace,
+    Likelihood,
+    LocationScale,
+    StudentT,
+)
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import checks
@@ -109,6 +117,10 @@ class Statistics:
             information = (torch.diag(s @ p) - (s[:, None] * p).T @ p) / temperature**2
             no_cross = phi.new_zeros(p.shape[1], phi.shape[1])
             return cls(((s[:, None] * phi).T @ phi)[None], no_cross, information, s.sum())
+        if isinstance(likelihood, CumulativeLogit):
+            total = (s * likelihood.information(f[None].detach())[0].detach()).sum().reshape(1, 1)
+            gram = ((s[:, None] * phi).T @ phi)[None]
+            return cls(gram, phi.new_zeros(1, phi.shape[1]), total, s.sum())
         assert isinstance(likelihood, LocationScale)
         _, log_scale = likelihood.noise.split(f[None].double())
         c = location_information(likelihood).to(phi)
@@ -314,12 +326,12 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
             f"last_layer={kind!r} was given for heads of type {', '.join(kinds)}; nn.Linear with a bias, and "
             "weights='map', are needed: set last_layer='point'"
         )
-    if not isinstance(likelihood, Categorical | LocationScale):
+    if not isinstance(likelihood, ClassLikelihood | LocationScale):
         raise DataError(
             f"last_layer={kind!r} was given with {type(likelihood).__name__} as likelihood; allowed are noise with a "
             "scale and classes: set last_layer='point'"
         )
-    if kind == "conjugate" and isinstance(likelihood, Categorical | Laplace):
+    if kind == "conjugate" and isinstance(likelihood, ClassLikelihood | Laplace):
         raise DataError(
             f"last_layer='conjugate' was given with {type(likelihood).__name__} as likelihood, under which the mean of "
             "a head has no closed form; last_layer='laplace' keeps the trained head as the mean"

@@ -6,10 +6,11 @@ under the mixture over structures,
 
 .. math:: \sum_i s_i \log \sum_\ell q(\ell)\, p(y_i \mid f_{i\ell}, \phi) + \log p(\phi),
 
-with a normal prior of log scales around their trained values with standard deviation κ, log (ν − 2) ~ N(log 8, 1) for
-the degrees of freedom, and log T ~ N(0, 0.2²) for the temperature of classes. For a target on a coarse lattice,
-p(y | f) is the probability of the cell around the target (:func:`choose_cells`). No scale is below step / sqrt(12) of
-the lattice of its target, which is the standard deviation of the rounding error.
+with a normal prior of log scales, and of log distances of the thresholds of ordered classes, around their trained
+values with standard deviation κ, log (ν − 2) ~ N(log 8, 1) for the degrees of freedom, and log T ~ N(0, 0.2²) for the
+temperature of classes. For a target on a coarse lattice, p(y | f) is the probability of the cell around the target
+(:func:`choose_cells`). No scale is below step / sqrt(12) of the lattice of its target, which is the standard deviation
+of the rounding error.
 """
 
 import copy
@@ -24,7 +25,8 @@ from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.inference.out_of_fold.search import Law, LogDensities
 from fathomless.posterior.likelihoods import (
-    Categorical,
+    ClassLikelihood,
+    CumulativeLogit,
     Gaussian,
     LearnedNoise,
     Likelihood,
@@ -122,7 +124,7 @@ def fit_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAP
             value = value + 0.5 * ((scale - start) / kappa).square().sum()
         if isinstance(fitted, StudentT) and fitted.raw_df is not None:
             value = value + 0.5 * ((fitted.df() - 2.0).log() - math.log(8.0)).square().sum()
-        if isinstance(fitted, Categorical) and fitted.log_temperature is not None:
+        if isinstance(fitted, ClassLikelihood) and fitted.log_temperature is not None:
             value = value + 0.5 * (fitted.log_temperature / _TEMPERATURE).square().sum()
         value.backward()
         return value
@@ -326,6 +328,8 @@ def _dtype_of(likelihood: nn.Module) -> torch.dtype:
 
 
 def _log_scales(likelihood: Likelihood) -> list[Tensor]:
-    """Return the learned log scales of a likelihood, if it has any."""
+    """Return the learned log scales of a likelihood, or log distances of thresholds, if it has any."""
+    if isinstance(likelihood, CumulativeLogit) and likelihood.log_gaps is not None:
+        return [likelihood.log_gaps]
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     return [likelihood.noise.log_scale()] if learned else []  # type: ignore[union-attr, operator]

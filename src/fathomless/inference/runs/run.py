@@ -17,7 +17,7 @@ from fathomless.inference.runs.driver import ResumableRun
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, rebuild
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
-from fathomless.posterior.likelihoods import Categorical, Likelihood
+from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
@@ -332,7 +332,7 @@ def check(
             raise DataError("all sample weights are zero; at least one must be positive")
     if rows.x.is_floating_point() and rows.x.dtype != model.dtype:
         raise DataError(f"x is {rows.x.dtype} and the model {model.dtype}; convert one of them, for instance x.float()")
-    if isinstance(likelihood, Categorical):
+    if isinstance(likelihood, ClassLikelihood):
         classes = likelihood.classes
         if rows.y.dtype != torch.int64 or bool(((rows.y < 0) | (rows.y >= classes)).any()):
             raise DataError(

@@ -260,8 +260,8 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         r"""Return the bounds of a prediction interval of each row, shape (N,) or (N, T).
 
         Without a guarantee, it is the central interval of the predictive distribution, from the average of all
-        networks. Its coverage depends on the model. For a target on a lattice, such as a count, the bounds are points of
-        it, with a probability of at least `level`.
+        networks. Its coverage depends on the model. For a target on a lattice, such as a count, the bounds are points
+        of it, with a probability of at least `level`.
 
         With a guarantee, it is a conformal interval: CV+ (Barber, Candès, Ramdas and Tibshirani 2021) for cross-fitted
         networks, and split conformal prediction for the held-out rows of a single network. Scores are absolute errors

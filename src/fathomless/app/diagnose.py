@@ -452,7 +452,9 @@ def _describe_width(found: ConditionalCoverage, several: bool) -> str:
 
 def _width_remedy(summary: FitSummary) -> str:
     if summary.given.get("noise") == "learned":
-        return f"Try noise='input' (now {summary.given['noise']!r}): noise that depends on the columns."
+        plain = summary.given.get("recalibrate") is False or summary.given.get("likelihood") != "auto"
+        first = "Set recalibrate=True and likelihood='auto', or try" if plain else "Collect more rows, or try"
+        return f"{first} noise='input' (now {summary.given['noise']!r}): noise that depends on the columns."
     return (
         "Do not rely on the intervals of single rows; add columns that have information on the size of the errors, or "
         "collect more rows."

@@ -156,7 +156,7 @@ def render(page: Page) -> str:
         insights=_insights(page),
         learning=[*(_learning_curves(page) if page.trained else ()), *section.learning],
         score=_score,
-        calibration=_calibration(first) if first and first.calibration else None,
+        calibration=_calibration(page, first) if first and first.calibration else None,
         predictions=predictions(first) if first and first.arrays else None,
         uncertainty=_uncertainty(first) if first and first.arrays else None,
         left_out=max(0, len(first.targets) - TARGETS) if first else 0,
@@ -331,7 +331,7 @@ def _learning_curves(page: Page) -> list[Figure]:
     return [curves]
 
 
-def _calibration(first: Evaluation) -> dict[str, Any]:
+def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
     """Return the text and the pictures on calibration."""
     if first.task == "classification":
         return _class_calibration(first)
@@ -352,7 +352,22 @@ def _calibration(first: Evaluation) -> dict[str, Any]:
             "The target lies on a lattice. Intervals end at its points, and contain more rows than their level; the "
             "verdicts and the pictures take this into account."
         )
+    sentences += _describe_recalibration(page)
     return {"text": " ".join(sentences), "groups": [*by_target(first, _coverage), *width_groups(first)]}
+
+
+def _describe_recalibration(page: Page) -> list[str]:
+    """Return a sentence for each target whose residual has a learned law."""
+    targets = list(page.data.get("target names", ()))
+    fits = page.estimator.fit_diagnostics_.recalibration
+    several = len(fits) > 1
+    return [
+        f"Recalibration{f' of {targets[t]}' if several and t < len(targets) else ''}: laws of the residual that depend "
+        f"on the row have weight {percent(1.0 - fit.weights['networks'])} and raise the log-likelihood by {fit.gain:.3f} ± "
+        f"{fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)."
+        for t, fit in enumerate(fits)
+        if fit.used
+    ]
 
 
 def _coverage(first: Evaluation, t: int, target: str) -> list[Figure]:

@@ -24,7 +24,15 @@ from fathomless.data.targets import (
     fit_labels,
     fit_target,
 )
-from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Likelihood, StudentT
+from fathomless.posterior.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    LocationScale,
+    StudentT,
+)
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
@@ -209,8 +217,6 @@ class NumberTask(_Rows):
         targets = len(cast(TargetScale, target).mean)
         if self.law is None:
             return Gaussian(targets, noise="stated")
-        if "likelihood/raw_df" in saved:
-            return StudentT(targets, df="learned")
         if "model/noise_scale" in saved:  # the networks provide the scale
             heavy = "model/noise_df" in saved
             return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
@@ -220,7 +226,14 @@ class NumberTask(_Rows):
             "student_t": StudentT,
             "laplace": Laplace,
         }
-        return laws[checks.choice("likelihood", self.law, tuple(laws))](targets, noise=self.noise)
+        chosen = laws[checks.choice("likelihood", self.law, tuple(laws))]
+        if "likelihood/raw_df" in saved:  # held-out rows chose Student's t
+            likelihood: Likelihood = StudentT(targets, df="learned", noise=self.noise)
+        else:
+            likelihood = chosen(targets, noise=self.noise)
+        if "likelihood/noise.log_factor" in saved and isinstance(likelihood, LocationScale):
+            likelihood.add_factor()
+        return likelihood
 
     def units(self, target: Target) -> dict[str, Any]:
         """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the scale of the target."""

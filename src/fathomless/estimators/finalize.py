@@ -20,6 +20,7 @@ from fathomless.inference.out_of_fold.noise import (
     cross_validate_score,
     estimate_disagreement,
     fit_noise,
+    free_likelihood,
     sum_log_density,
     to_student_t,
 )
@@ -29,7 +30,7 @@ from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
-from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in
 
@@ -109,12 +110,11 @@ def finalize(
 def fit_likelihood(
     held: OutOfFold, trained: Likelihood, kappa: float, *, free_noise: bool
 ) -> tuple[Likelihood, Likelihood]:
-    """Fit the noise, or the temperature of class probabilities, to held-out rows.
+    """Fit the noise, a factor of predicted noise, or the temperature of class probabilities, to held-out rows.
 
     Return the likelihood that every such fit starts from, and the fitted likelihood.
     """
-    if isinstance(trained, Categorical):
-        trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
+    trained = free_likelihood(trained, held.f)
     likelihood = choose_noise(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
     # refits without a fold start from Student's t if it was chosen, so that they do not choose again
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):

@@ -7,13 +7,14 @@ under the mixture over structures,
 .. math:: \sum_i s_i \log \sum_\ell q(\ell)\, p(y_i \mid f_{i\ell}, \phi) + \log p(\phi),
 
 with a normal prior of log scales around their trained values with standard deviation κ, log (ν − 2) ~ N(log 8, 1) for
-the degrees of freedom, and log T ~ N(0, 0.2²) for the temperature of classes.
+the degrees of freedom, and log T ~ N(0, 0.2²) for the temperature of classes. A scale that the network predicts for
+each row gets a factor for each target, with the same prior around 1.
 """
 
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,15 @@ from torch import Tensor, nn
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.inference.out_of_fold.search import Law, LogDensities
-from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import (
+    Categorical,
+    Gaussian,
+    InputNoise,
+    LearnedNoise,
+    Likelihood,
+    LocationScale,
+    StudentT,
+)
 
 __all__ = [
     "KAPPA",
@@ -31,6 +40,7 @@ __all__ = [
     "cross_validate_score",
     "estimate_disagreement",
     "fit_noise",
+    "free_likelihood",
     "log_densities_by_structure",
     "mixture_log_density",
     "sum_log_density",
@@ -41,8 +51,7 @@ KAPPA = 0.5  #: prior standard deviation of log scales if all rows are out of fo
 KAPPA_ALONE = 0.35  #: prior standard deviation of log scales for the few held-out rows of a single network
 _NARROWEST = 0.1  # smallest factor of the noise variance for an average of networks
 _TEMPERATURE = 0.2  # prior standard deviation of log T
-_LEAST_GAIN = 2.0  # standard errors by which Student's t must be better than Gaussian noise
-_MOST_OF_A_ROW = 3.0  # nats at which the gain of one row is clipped in this comparison
+_LOG_TAIL = math.log(8.0)  # prior mean of log (ν − 2), with standard deviation 1
 
 
 def mixture_log_density(out_of_fold: OutOfFold, likelihood: Likelihood) -> Tensor:
@@ -77,6 +86,27 @@ def to_student_t(likelihood: LocationScale) -> StudentT:
     return heavy.to(next(likelihood.parameters()).device)
 
 
+def free_likelihood(likelihood: Likelihood, like: Tensor) -> Likelihood:
+    """Return the likelihood with all parameters that held-out rows can fit.
+
+    Classes get a temperature, and a scale that the network predicts gets a factor for each target. Other likelihoods
+    are returned unchanged.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Trained likelihood.
+    like : Tensor
+        Tensor whose device and floating-point type new parameters have.
+    """
+    if isinstance(likelihood, Categorical):
+        return Categorical(likelihood.classes, temperature=True).to(like.device, like.dtype)
+    if isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, InputNoise):
+        likelihood = copy.deepcopy(likelihood)
+        likelihood.add_factor(like)
+    return likelihood
+
+
 def fit_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
     """Fit the parameters of a likelihood to out-of-fold rows by maximum a posteriori; return a copy.
 
@@ -89,65 +119,124 @@ def fit_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAP
     kappa : float
         Prior standard deviation of log scales.
     """
-    fitted = copy.deepcopy(likelihood).double().requires_grad_()
-    parameters = list(fitted.parameters())
-    out_of_fold = replace(
-        out_of_fold,
-        f=out_of_fold.f.double(),
-        y=out_of_fold.y.double() if out_of_fold.y.is_floating_point() else out_of_fold.y,
-    )
-    if not parameters or not len(out_of_fold.rows):
-        return fitted.to(_dtype_of(likelihood)).eval()
-    centre = [scale.detach().clone() for scale in _log_scales(fitted)]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=60, line_search_fn="strong_wolfe", tolerance_change=1e-10)
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        rows = mixture_log_density(out_of_fold, fitted)
-        value = -(rows if out_of_fold.weight is None else rows * out_of_fold.weight).sum()
-        for scale, start in zip(_log_scales(fitted), centre, strict=True):
-            value = value + 0.5 * ((scale - start) / kappa).square().sum()
-        if isinstance(fitted, StudentT) and fitted.raw_df is not None:
-            value = value + 0.5 * ((fitted.df() - 2.0).log() - math.log(8.0)).square().sum()
-        if isinstance(fitted, Categorical) and fitted.log_temperature is not None:
-            value = value + 0.5 * (fitted.log_temperature / _TEMPERATURE).square().sum()
-        value.backward()
-        return value
-
-    optimizer.step(loss)
-    optimizer.zero_grad()
-    if not all(bool(p.isfinite().all()) for p in parameters):
-        return likelihood
-    return fitted.to(_dtype_of(likelihood)).eval()
+    return _maximize(_Posterior.of(out_of_fold, likelihood, kappa), likelihood)
 
 
 def choose_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
-    """Fit Gaussian noise, or Student's t if its log-likelihood is higher by more than two standard errors.
+    r"""Fit Gaussian noise, or Student's t if its evidence is higher.
 
-    The gain of a row is clipped at 3 nats. Without the limit, a single outlier can dominate both the sum and its
-    standard error, and their ratio is then close to one.
+    The evidence of a law is the density of the rows with its parameters φ integrated over their prior. Laplace's
+    approximation at the maximum a posteriori is
+
+    .. math:: \log Z = \sum_i s_i \log p(y_i \mid \hat\varphi) + \log p(\hat\varphi)
+              + \tfrac{d}{2} \log 2 \pi - \tfrac12 \log \lvert H \rvert ,
+
+    with H the negative second derivative in log scales and log (ν − 2). Both laws have the same prior probability.
+    For rows of Gaussian noise the fitted degrees of freedom are high, so that Student's t loses little if it is chosen
+    by chance.
 
     Parameters
     ----------
     out_of_fold : OutOfFold
         Held-out or out-of-fold predictions.
     likelihood : Gaussian
-        Trained likelihood with learned scales.
+        Trained likelihood with learned scales, or with a factor of predicted ones (:func:`free_likelihood`).
     kappa : float
         As in :func:`fit_noise`.
     """
-    plain = fit_noise(out_of_fold, likelihood, kappa)
-    if not isinstance(likelihood, Gaussian) or not isinstance(likelihood.noise, LearnedNoise):
-        return plain
-    heavy = fit_noise(out_of_fold, to_student_t(likelihood), kappa)
-    with torch.no_grad():
-        gain = (mixture_log_density(out_of_fold, heavy) - mixture_log_density(out_of_fold, plain)).clamp(
-            max=_MOST_OF_A_ROW
-        )
-    weight = torch.ones_like(gain) if out_of_fold.weight is None else out_of_fold.weight.double()
-    gained = float((weight * gain).sum())
-    spread = float((weight * (gain - gained / float(weight.sum())).square()).sum()) ** 0.5
-    return heavy if gained > _LEAST_GAIN * spread else plain
+    plain = _Posterior.of(out_of_fold, likelihood, kappa)
+    gaussian = _maximize(plain, likelihood)
+    if not isinstance(likelihood, Gaussian) or not _log_scales(likelihood) or not len(out_of_fold.rows):
+        return gaussian
+    heavy = to_student_t(likelihood)
+    tailed = _Posterior.of(out_of_fold, heavy, kappa)
+    student = _maximize(tailed, heavy)
+    return student if tailed.log_evidence() > plain.log_evidence() else gaussian
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """Posterior of the parameters of a likelihood, given out-of-fold rows.
+
+    Attributes
+    ----------
+    rows : OutOfFold
+        Predictions in double precision.
+    likelihood : Likelihood
+        Likelihood in double precision, whose parameters are changed in place.
+    centre : list of Tensors
+        Centres of the normal priors of its log scales.
+    kappa : float
+        Standard deviation of these priors.
+    """
+
+    rows: OutOfFold
+    likelihood: Likelihood
+    centre: list[Tensor]
+    kappa: float
+
+    @classmethod
+    def of(cls, rows: OutOfFold, likelihood: Likelihood, kappa: float) -> "_Posterior":
+        """Return the posterior of a copy of a likelihood, whose scales are the centre of the prior."""
+        copied = copy.deepcopy(likelihood).double().requires_grad_()
+        y = rows.y.double() if rows.y.is_floating_point() else rows.y
+        centre = [scale.detach().clone() for scale in _log_scales(copied)]
+        return cls(replace(rows, f=rows.f.double(), y=y), copied, centre, kappa)
+
+    def energy(self) -> Tensor:
+        """Return the negative log density of the rows and parameters, without the constants of normal priors."""
+        likelihood = self.likelihood
+        rows = mixture_log_density(self.rows, likelihood)
+        value = -(rows if self.rows.weight is None else rows * self.rows.weight).sum()
+        for scale, start in zip(_log_scales(likelihood), self.centre, strict=True):
+            value = value + 0.5 * ((scale - start) / self.kappa).square().sum()
+        for log_tail in _log_tails(likelihood):
+            value = value + 0.5 * (log_tail - _LOG_TAIL).square().sum()
+        if isinstance(likelihood, Categorical) and likelihood.log_temperature is not None:
+            value = value + 0.5 * (likelihood.log_temperature / _TEMPERATURE).square().sum()
+        return value
+
+    def log_evidence(self) -> float:
+        """Return the log evidence at the present parameters, which must be the maximum a posteriori.
+
+        The constants of normal priors and of the normal approximation cancel, apart from the prior of scales, which
+        all laws share.
+        """
+        parameters = list(self.likelihood.parameters())
+        natural = [*_log_scales(self.likelihood), *_log_tails(self.likelihood)]  # one function of each parameter
+        slopes = torch.autograd.grad(sum(value.sum() for value in natural), parameters)
+        slope = torch.cat([part.flatten() for part in slopes])
+        energy = self.energy()
+        if not bool(energy.isfinite()):
+            return -math.inf
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(energy, parameters, create_graph=True)])
+        lines = [torch.autograd.grad(g, parameters, retain_graph=True) for g in gradient]
+        second = torch.stack([torch.cat([part.flatten() for part in line]) for line in lines])
+        second = second / (slope[:, None] * slope)  # derivatives by log scales and log (ν − 2), at a stationary point
+        # rows that say nothing about a parameter leave it with the precision of its prior, which is at least 1
+        precision = torch.linalg.eigvalsh(0.5 * (second + second.mT)).clamp(min=1.0)
+        return float(-energy.detach() - 0.5 * precision.log().sum())
+
+
+def _maximize(posterior: _Posterior, trained: Likelihood) -> Likelihood:
+    """Maximise a posterior in place, and return its likelihood in the type of the trained one."""
+    fitted = posterior.likelihood
+    parameters = list(fitted.parameters())
+    if not parameters or not len(posterior.rows.rows):
+        return fitted.to(_dtype_of(trained)).eval()
+    optimizer = torch.optim.LBFGS(parameters, max_iter=60, line_search_fn="strong_wolfe", tolerance_change=1e-10)
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = posterior.energy()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    optimizer.zero_grad()
+    if not all(bool(p.isfinite().all()) for p in parameters):
+        return trained
+    return copy.deepcopy(fitted).to(_dtype_of(trained)).eval()
 
 
 def cross_validate_score(
@@ -279,6 +368,14 @@ def _dtype_of(likelihood: nn.Module) -> torch.dtype:
 
 
 def _log_scales(likelihood: Likelihood) -> list[Tensor]:
-    """Return the learned log scales of a likelihood, if it has any."""
-    learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
-    return [likelihood.noise.log_scale()] if learned else []  # type: ignore[union-attr, operator]
+    """Return the log scales of a likelihood, or log factors of scales, that held-out rows can fit."""
+    noise = likelihood.noise if isinstance(likelihood, LocationScale) else None
+    if isinstance(noise, LearnedNoise):
+        return [noise.log_scale()]
+    return [noise.log_factor] if isinstance(noise, InputNoise) and noise.log_factor is not None else []
+
+
+def _log_tails(likelihood: Likelihood) -> list[Tensor]:
+    """Return log (ν − 2) of learned degrees of freedom, if there are any."""
+    learned = isinstance(likelihood, StudentT) and likelihood.raw_df is not None
+    return [(likelihood.df() - 2.0).log()] if learned else []  # type: ignore[operator]

@@ -45,6 +45,7 @@ __all__ = [
     "mixture_log_density",
     "sum_log_density",
     "to_student_t",
+    "weigh_without_folds",
 ]
 
 KAPPA = 0.5  #: prior standard deviation of log scales if all rows are out of fold
@@ -57,7 +58,8 @@ _LOG_TAIL = math.log(8.0)  # prior mean of log (ν − 2), with standard deviati
 def mixture_log_density(out_of_fold: OutOfFold, likelihood: Likelihood) -> Tensor:
     """Return the log density of each row under the mixture over structures, (N,)."""
     log_p = likelihood.log_prob(out_of_fold.f, out_of_fold.y)
-    return torch.logsumexp(out_of_fold.log_weight[:, None].to(log_p.device) + log_p.double(), 0)
+    log_weight = out_of_fold.log_weight.to(log_p.device)
+    return torch.logsumexp((log_weight if log_weight.ndim == 2 else log_weight[:, None]) + log_p.double(), 0)
 
 
 @torch.no_grad()
@@ -274,26 +276,64 @@ def cross_validate_score(
     """
     total = 0.0
     count = 0.0
-    structure = out_of_fold.structure.cpu()
     for k in folds.unique().tolist():
         rest = out_of_fold.take(folds != k)
         fold = out_of_fold.take(folds == k)
         if log_prior is not None and len(rest.rows):
-            with torch.no_grad():
-                log_p = likelihood.log_prob(rest.f, rest.y).double().cpu()  # (S, N)
-            columns = [torch.logsumexp(log_p[structure == number], 0) for number in numbers]
-            weight = None if rest.weight is None else rest.weight.double().cpu()
-            table = torch.stack(columns, 1), log_prior, weight
-            q = stacking.refit(*table) if law is None else law(numbers, *table)
-            place = {number: i for i, number in enumerate(numbers)}
-            times = int((structure == numbers[0]).sum())  # draws of each structure, which share its mass
-            log_weight = (q[[place[number] for number in structure.tolist()]] / times).clamp(min=1e-300).log()
-            rest, fold = (replace(part, log_weight=log_weight.to(part.f.device)) for part in (rest, fold))
+            log_weight = _refit_weights(rest, likelihood, log_prior, numbers, law)
+            rest, fold = (replace(part, log_weight=log_weight) for part in (rest, fold))
         fitted = likelihood if kappa is None else fit_noise(rest, likelihood, kappa)
         fold_total, fold_count = sum_log_density(fold, fitted)
         total += fold_total
         count += fold_count
     return total / count
+
+
+def weigh_without_folds(
+    out_of_fold: OutOfFold,
+    likelihood: Likelihood,
+    folds: Tensor,
+    log_prior: Tensor,
+    numbers: Sequence[int],
+    law: Law | None = None,
+) -> OutOfFold:
+    """Return the predictions with weights of the structures that are fitted, for each row, to the other folds.
+
+    Weights that are fitted to the rows themselves make the errors of these rows look smaller than those of new rows. A
+    scale of the noise that is fitted to them is then too small, by 2 to 4 % at 40 to 100 rows.
+
+    Parameters
+    ----------
+    out_of_fold, likelihood, folds, log_prior, numbers, law
+        As in :func:`cross_validate_score`.
+
+    Returns
+    -------
+    OutOfFold
+        The same predictions with log weights (S, N).
+    """
+    log_weight = out_of_fold.log_weight[:, None].repeat(1, len(out_of_fold.rows))
+    for k in folds.unique().tolist():
+        rest = out_of_fold.take(folds != k)
+        if len(rest.rows):
+            log_weight[:, folds == k] = _refit_weights(rest, likelihood, log_prior, numbers, law)[:, None]
+    return replace(out_of_fold, log_weight=log_weight)
+
+
+def _refit_weights(
+    rows: OutOfFold, likelihood: Likelihood, log_prior: Tensor, numbers: Sequence[int], law: Law | None
+) -> Tensor:
+    """Fit the posterior over structures to rows, and return the log weight of each draw, (S,)."""
+    structure = rows.structure.cpu()
+    with torch.no_grad():
+        log_p = likelihood.log_prob(rows.f, rows.y).double().cpu()  # (S, N)
+    columns = [torch.logsumexp(log_p[structure == number], 0) for number in numbers]
+    table = torch.stack(columns, 1), log_prior, None if rows.weight is None else rows.weight.double().cpu()
+    q = stacking.refit(*table) if law is None else law(numbers, *table)
+    place = {number: i for i, number in enumerate(numbers)}
+    times = int((structure == numbers[0]).sum())  # draws of each structure, which share its mass
+    log_weight = (q[[place[number] for number in structure.tolist()]] / times).clamp(min=1e-300).log()
+    return log_weight.to(rows.f.device)
 
 
 @torch.no_grad()

@@ -385,6 +385,17 @@ def test_predicted_noise_gets_a_factor(options: dict[str, Any], tmp_path: Path) 
         assert torch.allclose(fitted.predict_dist(X).uncertainty().noise / narrowing**2, whole, rtol=1e-5)
 
 
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("kind", [UnboundedDepthRegressor, UnboundedDepthClassifier])
+def test_epochs_of_depth_are_scored_with_noise_that_suits_the_rows(kind: type[Any], calibrate: bool) -> None:
+    """Noise learned on training rows is too small for held-out rows, unless the fit keeps it."""
+    X, y = problem() if kind is UnboundedDepthRegressor else classes()
+    searches: list[Any] = []
+    options = {**SHORT, "cv": 4, "epochs": 3, "callbacks": [lambda run: searches.append(run.search)]}
+    kind(**options, calibrate=calibrate).fit(X, y)
+    assert {search.widened for search in searches} == {calibrate}
+
+
 def test_noise_prior_shrinks_on_few_rows() -> None:
     """The fewer rows there are, the closer the scale stays to that of training."""
     from fathomless.inference.out_of_fold.crossfit import OutOfFold

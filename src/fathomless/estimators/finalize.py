@@ -103,10 +103,15 @@ def finalize(
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else log_prior_of(model, numbers)
     law = None if search is None else search.law
+    weighing = trained  # its noise is that of the densities to which the search fitted the weights
+    if calibrate and search is not None and search.widened:
+        weighing = fit_likelihood(held, trained, kappa, free_noise=free_noise)[1]
     if calibrate:
-        fair = held if prior is None else weigh_without_folds(held, trained, folds, prior, numbers, law)
+        fair = held if prior is None else weigh_without_folds(held, weighing, folds, prior, numbers, law)
         trained, likelihood = fit_likelihood(fair, trained, kappa, free_noise=free_noise)
-    score = cross_validate_score(held, trained, folds, prior, numbers, law, kappa if calibrate else None)
+    score = cross_validate_score(
+        held, trained, folds, prior, numbers, law, kappa if calibrate else None, weighing=weighing
+    )
     return replace(fitted, likelihood=likelihood, score=score)
 
 
@@ -250,9 +255,10 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     """Select the network with the best score on the held-out rows, and fit its own law over structure."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    totals = [
-        sum_log_density(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))
-    ]
+    likelihood = fitted.likelihood
+    if search is not None and search.widened:
+        likelihood = fit_likelihood(held, likelihood, KAPPA_ALONE, free_noise=False)[1]
+    totals = [sum_log_density(_select_network(held, i, size), likelihood) for i in range(len(fitted.model.members))]
     scores = [summed / count for summed, count in totals]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model = fitted.model.members[best]
@@ -261,7 +267,7 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     if search is None:
         return replace(fitted, model=model, score=scores[best]), seen
     with torch.no_grad():
-        log_density = fitted.likelihood.log_prob(seen.f, seen.y).double().cpu().T  # (N, L), one draw per structure
+        log_density = likelihood.log_prob(seen.f, seen.y).double().cpu().T  # (N, L), one draw per structure
     weight = None if seen.weight is None else seen.weight.double().cpu()
     listed = _first_listed(model)
     found = search.adopt(listed, LogDensities(tuple(seen.structure.tolist()), log_density, seen.rows, weight))

@@ -249,6 +249,7 @@ def cross_validate_score(
     numbers: Sequence[int],
     law: Law | None = None,
     kappa: float | None = KAPPA,
+    weighing: Likelihood | None = None,
 ) -> float:
     """Cross-validate the posterior and the noise: fit both without a fold, and score that fold.
 
@@ -268,6 +269,8 @@ def cross_validate_score(
         Fits a named law; categorical weights by default.
     kappa : float, optional
         As in :func:`fit_noise`; None leaves the noise unchanged.
+    weighing : Likelihood, optional
+        Likelihood of the densities to which the posterior is fitted, if it is not `likelihood`.
 
     Returns
     -------
@@ -276,11 +279,12 @@ def cross_validate_score(
     """
     total = 0.0
     count = 0.0
+    weighing = likelihood if weighing is None else weighing
     for k in folds.unique().tolist():
         rest = out_of_fold.take(folds != k)
         fold = out_of_fold.take(folds == k)
         if log_prior is not None and len(rest.rows):
-            log_weight = _refit_weights(rest, likelihood, log_prior, numbers, law)
+            log_weight = _refit_weights(rest, weighing, log_prior, numbers, law)
             rest, fold = (replace(part, log_weight=log_weight) for part in (rest, fold))
         fitted = likelihood if kappa is None else fit_noise(rest, likelihood, kappa)
         fold_total, fold_count = sum_log_density(fold, fitted)

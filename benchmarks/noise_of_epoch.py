@@ -8,6 +8,7 @@ published splits. Differences are paired over seeds or splits, with their standa
 """
 
 import argparse
+import functools
 import platform
 import time
 import warnings
@@ -25,6 +26,7 @@ from fathomless.estimators.strategies import SearchOptions
 Table = tuple[Any, Any, Any, Any]
 Floats = np.ndarray[Any, Any]
 _TEST = 2000  # test rows of a made table
+CLASSES = "two classes"
 REAL = ("yacht", "boston", "energy", "concrete")
 #: columns, range of the columns, mean, standard deviation of the noise
 MADE: dict[str, tuple[int, tuple[float, float], Callable[[Floats], Floats], float]] = {
@@ -128,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4, help="seeds of a made table, or splits of a real one")
     parser.add_argument("--rows", type=int, nargs="*", default=[40, 100, 300], help="rows of the made tables")
+    parser.add_argument("--made", nargs="*", default=[*MADE, CLASSES], help="made tables")
     parser.add_argument("--real", nargs="*", default=list(REAL), help="real tables")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -136,10 +139,10 @@ def main() -> None:
     print(f"seeds, or splits, 0 to {args.seeds - 1}; each difference is widened less not widened")
     print(f"{'table':<24}{'n':>3}  log density      log of error     coverage of 90 %, mean depth, epochs, seconds")
     for rows in args.rows:
-        for name in MADE:
-            compare(f"{name}, {rows}", WithSettings, [made(name, rows, seed) for seed in range(args.seeds)])
-        classes = [two_classes(rows, seed) for seed in range(args.seeds)]
-        compare(f"two classes, {rows}", ClassesWithSettings, classes)
+        for name in args.made:
+            draw = two_classes if name == CLASSES else functools.partial(made, name)
+            kind = ClassesWithSettings if name == CLASSES else WithSettings
+            compare(f"{name}, {rows}", kind, [draw(rows, seed) for seed in range(args.seeds)])
     for name in args.real:
         compare(name, WithSettings, [split(name, number) for number in range(args.seeds)])
 

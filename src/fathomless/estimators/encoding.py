@@ -4,6 +4,7 @@ These are plain values. An estimator builds them from its options and passes the
 :mod:`fathomless.estimators.preparation`.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -226,11 +227,10 @@ class NumberTask(_Rows):
             "student_t": StudentT,
             "laplace": Laplace,
         }
-        chosen = laws[checks.choice("likelihood", self.law, tuple(laws))]
+        law = laws[checks.choice("likelihood", self.law, tuple(laws))]
         if "likelihood/raw_df" in saved:  # held-out rows chose Student's t
-            likelihood: Likelihood = StudentT(targets, df="learned", noise=self.noise)
-        else:
-            likelihood = chosen(targets, noise=self.noise)
+            law = functools.partial(StudentT, df="learned")
+        likelihood = law(targets, noise=self.noise)
         if "likelihood/noise.log_factor" in saved and isinstance(likelihood, LocationScale):
             likelihood.add_factor()
         return likelihood

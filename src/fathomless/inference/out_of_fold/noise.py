@@ -206,7 +206,7 @@ class _Posterior:
         """
         parameters = list(self.likelihood.parameters())
         natural = [*_log_scales(self.likelihood), *_log_tails(self.likelihood)]  # one function of each parameter
-        slopes = torch.autograd.grad(sum(value.sum() for value in natural), parameters)
+        slopes = torch.autograd.grad(torch.cat(natural).sum(), parameters)
         slope = torch.cat([part.flatten() for part in slopes])
         energy = self.energy()
         if not bool(energy.isfinite()):

@@ -114,8 +114,8 @@ def test_choice_of_noise_is_saved(tmp_path: Path) -> None:
     assert again.structure_ == fitted.structure_
     assert again.fold_ is not None
     assert (again.fold_ == fitted.fold_).all()
-    normal = X[:, 0] + 0.1 * rng.normal(size=200)
-    assert isinstance(regressor(epochs=150, learning_rate=0.02).fit(X, normal).likelihood_, Gaussian)
+    light = X[:, 0] + 0.3 * rng.uniform(-1.0, 1.0, size=200)
+    assert isinstance(regressor(epochs=150, learning_rate=0.02).fit(X, light).likelihood_, Gaussian)
 
 
 def test_options_of_one_network_win() -> None:
@@ -348,6 +348,52 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
     again = load(fitted.save(tmp_path / "m"))
     assert torch.equal(again.predict_dist(X, fold=fitted.fold_).variance, alone.variance)
     assert not regressor(calibrate=False).fit(X[:60], y[:60]).fit_diagnostics_.narrowing
+
+
+def loud(n: int = 60) -> tuple[Array, Array]:
+    """Rows whose noise grows with the second column."""
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-2.0, 2.0, (n, 2))
+    return X, np.sin(X[:, 0]) + 0.1 * np.exp(0.5 * (X[:, 1] + 2.0)) * rng.normal(size=n)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"cv": 4}, {"cv": 1}, {"cv": 4, "last_layer": "laplace"}, {"cv": 1, "structure_from": "elbo"}],
+    ids=str,
+)
+def test_predicted_noise_gets_a_factor(options: dict[str, Any], tmp_path: Path) -> None:
+    """Held-out rows fit it; predictions of the average, and of single networks, have it after saving and loading."""
+    X, y = loud()
+    fitted = regressor(noise="input", epochs=120, width=16, **options).fit(X, y)
+    log_factor = fitted.likelihood_.state_dict()["noise.log_factor"]
+    assert bool((log_factor != 0.0).all())
+    again = load(fitted.save(tmp_path / "m"))
+    assert torch.equal(again.predict_dist(X).variance, fitted.predict_dist(X).variance)  # type: ignore[attr-defined]
+    plain = regressor(noise="input", epochs=120, width=16, calibrate=False, **options).fit(X, y)
+    assert "noise.log_factor" not in plain.likelihood_.state_dict()  # as in models saved before there was a factor
+    restored = load(plain.save(tmp_path / "plain"))
+    assert torch.equal(restored.predict_dist(X).variance, plain.predict_dist(X).variance)  # type: ignore[attr-defined]
+    if options["cv"] == 4:
+        (narrowing,) = fitted.fit_diagnostics_.narrowing
+        assert 0.3 < narrowing <= 1.0
+        alone = fitted.predict_dist(X, fold=fitted.fold_)
+        assert torch.equal(again.predict_dist(X, fold=again.fold_).variance, alone.variance)  # type: ignore[attr-defined]
+        wide = copy.deepcopy(fitted)
+        wide.likelihood_.noise.rescale(torch.tensor([1.0 / narrowing]))  # type: ignore[operator, union-attr]
+        whole = wide.predict_dist(X).uncertainty().noise
+        assert torch.allclose(fitted.predict_dist(X).uncertainty().noise / narrowing**2, whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("kind", [UnboundedDepthRegressor, UnboundedDepthClassifier])
+def test_epochs_of_depth_are_scored_with_noise_that_suits_the_rows(kind: type[Any], calibrate: bool) -> None:
+    """Noise learned on training rows is too small for held-out rows, unless the fit keeps it."""
+    X, y = problem() if kind is UnboundedDepthRegressor else classes()
+    searches: list[Any] = []
+    options = {**SHORT, "cv": 4, "epochs": 3, "callbacks": [lambda run: searches.append(run.search)]}
+    kind(**options, calibrate=calibrate).fit(X, y)
+    assert {search.widened for search in searches} == {calibrate}
 
 
 def test_noise_prior_shrinks_on_few_rows() -> None:

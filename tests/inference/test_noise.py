@@ -7,17 +7,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
+from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.inference.out_of_fold.noise import (
+    KAPPA,
+    _maximize,
+    _Posterior,
     average_noise_factor,
     choose_cells,
     choose_noise,
     estimate_disagreement,
     fit_noise,
+    free_likelihood,
+    mixture_log_density,
+    to_student_t,
+    weigh_without_folds,
 )
-from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT, cell_of
+from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise, StudentT, cell_of
 
 
 def networks(
@@ -107,10 +116,112 @@ def test_tails_are_found_with_and_without_a_row_far_out(outlier: float | None) -
     assert isinstance(choose_noise(alone(y), Gaussian().double()), StudentT)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_normal_rows_keep_normal_noise(seed: int) -> None:
-    y = np.random.default_rng(seed).standard_normal(300)
+@pytest.mark.parametrize("n", [40, 100, 300])
+def test_heavy_tails_are_found_in_few_rows(n: int) -> None:
+    chosen = [
+        choose_noise(alone(np.random.default_rng([s, n]).standard_t(3, n)), Gaussian().double()) for s in range(8)
+    ]
+    assert sum(isinstance(law, StudentT) for law in chosen) >= (7 if n > 40 else 6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_light_tails_keep_gaussian_noise(seed: int) -> None:
+    y = np.random.default_rng(seed).uniform(-1.0, 1.0, 300)
     assert isinstance(choose_noise(alone(y), Gaussian().double()), Gaussian)
+
+
+def test_normal_rows_lose_little_by_the_choice() -> None:
+    """Student's t chosen by chance has many degrees of freedom."""
+    new = alone(np.random.default_rng(99).standard_normal(20_000))
+    lost = []
+    for seed in range(12):
+        rows = alone(np.random.default_rng(seed).standard_normal(100))
+        laws = fit_noise(rows, Gaussian().double()), choose_noise(rows, Gaussian().double())
+        with torch.no_grad():
+            plain, chosen = (float(mixture_log_density(new, law).mean()) for law in laws)
+        lost.append(plain - chosen)
+    assert np.mean(lost) < 0.005
+    assert max(lost) < 0.03
+
+
+@pytest.mark.parametrize("draw", ["normal", "t"])
+def test_evidence_is_the_integral_over_the_parameters(draw: str) -> None:
+    """Laplace's approximation of both laws, beside sums over grids of log scales and log (ν − 2)."""
+    g = np.random.default_rng(3)
+    n, kappa = 60, 0.5
+    y = g.standard_normal(n) if draw == "normal" else g.standard_t(3, n)
+    u = np.linspace(math.log(0.6) - 2.0, math.log(0.6) + 2.0, 801)
+    prior = -0.5 * ((u - math.log(0.6)) / kappa) ** 2
+    by_scale = stats.norm.logpdf(y[:, None], scale=np.exp(u)).sum(0) + prior
+    gaussian = np.log(np.exp(by_scale - by_scale.max()).sum()) + by_scale.max()
+    tails = np.linspace(-2.9, math.log(197.0), 121)  # 2.05 to 199 degrees of freedom, the range of the law
+    step = tails[1] - tails[0]
+    lines = []
+    for tail in tails:
+        line = stats.t.logpdf(y[:, None], 2.0 + math.exp(tail), scale=np.exp(u)).sum(0) + prior
+        lines.append(line + stats.norm.logpdf(tail, math.log(8.0), 1.0) + math.log(step))
+    both = np.concatenate(lines)
+    student = np.log(np.exp(both - both.max()).sum()) + both.max()
+    found = []
+    for law in (Gaussian(initial_noise=0.6).double(), to_student_t(Gaussian(initial_noise=0.6).double())):
+        posterior = _Posterior.of(alone(y), law, kappa)
+        _maximize(posterior, law)
+        found.append(posterior.log_evidence())
+    assert found[1] - found[0] == pytest.approx(student - gaussian, abs=0.25)
+    assert (found[1] > found[0]) == (student > gaussian)
+
+
+def test_a_factor_of_predicted_scales_is_stationary() -> None:
+    """With z the errors in units of predicted scales, n (1 − mean(z²) exp(−2 c)) + c / κ² = 0 at log factor c."""
+    g = np.random.default_rng(0)
+    n = 80
+    raw = torch.from_numpy(g.normal(size=(1, n, 1)))
+    f = torch.cat([torch.zeros(1, n, 1, dtype=torch.float64), raw], 2)
+    trained = Gaussian(noise="input").double()
+    scale = trained.components(f).scale[0]
+    y = 1.7 * scale * torch.from_numpy(g.normal(size=(n, 1)))
+    rows = replace(alone(y[:, 0].numpy()), f=f)
+    free = free_likelihood(trained, f)
+    assert free_likelihood(free, f) is not free
+    assert not list(trained.parameters())
+    fitted = fit_noise(rows, free)
+    (c,) = fitted.state_dict()["noise.log_factor"].tolist()
+    z = y / scale
+    assert n * (1.0 - float(z.square().mean()) * math.exp(-2.0 * c)) + c / KAPPA**2 == pytest.approx(0.0, abs=1e-4)
+    assert c == pytest.approx(math.log(1.7), abs=0.2)
+    heavy = replace(rows, y=scale * torch.from_numpy(g.standard_t(3, (n, 1))))
+    chosen = choose_noise(heavy, free)
+    assert isinstance(chosen, StudentT)
+    assert isinstance(chosen.noise, InputNoise)
+
+
+def test_weights_for_the_noise_are_those_of_other_folds() -> None:
+    g = torch.Generator().manual_seed(0)
+    n, numbers = 40, (0, 1, 2)
+    f = torch.randn(6, n, 1, generator=g, dtype=torch.float64)  # two draws of each structure
+    y = f[1] + 0.3 * torch.randn(n, 1, generator=g, dtype=torch.float64)
+    structure = torch.tensor([0, 1, 2, 0, 1, 2])
+    rows = OutOfFold(f, torch.full((6,), -math.log(6.0)).double(), structure, y, None, torch.arange(n))
+    folds = torch.arange(n) % 4
+    prior = torch.zeros(3, dtype=torch.float64)
+    likelihood = Gaussian().double()
+    found = weigh_without_folds(rows, likelihood, folds, prior, numbers)
+    torch.testing.assert_close(found.log_weight.exp().sum(0), torch.ones(n).double())
+    with torch.no_grad():
+        log_p = likelihood.log_prob(f, y)
+    table = torch.stack([torch.logsumexp(log_p[structure == number], 0) for number in numbers], 1)
+    for k in range(4):
+        q = stacking.refit(table[folds != k], prior, None)
+        here = found.log_weight[:, folds == k].exp()
+        torch.testing.assert_close(here[:3], 0.5 * q[:, None].expand(3, int((folds == k).sum())))
+    changed = torch.where((folds == 2)[:, None], y + 5.0, y)
+    again = weigh_without_folds(replace(rows, y=changed), likelihood, folds, prior, numbers)
+    assert torch.equal(again.log_weight[:, folds == 2], found.log_weight[:, folds == 2])
+    some = folds != 1
+    assert torch.equal(found.take(some).log_weight, found.log_weight[:, some])
+    torch.testing.assert_close(
+        mixture_log_density(found.take(some), likelihood), mixture_log_density(found, likelihood)[some]
+    )
 
 
 def alone(y: "np.ndarray[Any, Any]") -> OutOfFold:

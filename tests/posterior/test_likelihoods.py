@@ -315,10 +315,31 @@ def test_a_wider_copy_has_a_larger_learned_scale_and_leaves_the_first_alone(fami
     torch.testing.assert_close(likelihood.noise.log_scale().exp(), scale)
     # y / 3 under the first is y under the wider one, with the Jacobian
     torch.testing.assert_close(wider.log_prob(3.0 * f, 3.0 * y), likelihood.log_prob(f, y) - 2.0 * math.log(3.0))
-    for noise in ("input", 0.3):  # nothing of it is a learned scale
-        other = family(2, noise=noise).double()
-        f, y = batch(other)
-        assert torch.equal(other.widen(3.0).log_prob(f, y), other.log_prob(f, y))
+    known = family(2, noise=0.3).double()
+    f, y = batch(known)
+    assert torch.equal(known.widen(3.0).log_prob(f, y), known.log_prob(f, y))
+
+
+@pytest.mark.parametrize("family", CONTINUOUS)
+def test_a_predicted_scale_has_a_factor_only_if_it_is_added(family):
+    likelihood = family(2, noise="input")
+    assert not any("factor" in name for name in likelihood.state_dict())
+    f, y = batch(likelihood)
+    before, scale = likelihood.log_prob(f, y), likelihood.components(f).scale
+    likelihood.add_factor()
+    assert torch.equal(likelihood.log_prob(f, y), before)
+    likelihood.noise.rescale(torch.tensor([2.0, 0.5]))
+    likelihood.add_factor()  # there is one
+    torch.testing.assert_close(likelihood.components(f).scale, scale * torch.tensor([2.0, 0.5]).double())
+    wider = likelihood.widen(3.0)
+    torch.testing.assert_close(wider.components(f).scale, scale * torch.tensor([6.0, 1.5]).double())
+    torch.testing.assert_close(likelihood.components(f).scale, scale * torch.tensor([2.0, 0.5]).double())
+    again = family(2, noise="input")
+    again.add_factor(torch.zeros(1, dtype=torch.float64))
+    assert again.noise.log_factor.dtype == torch.float64
+    again.to(torch.float32).load_state_dict(likelihood.state_dict())
+    assert torch.equal(again.log_prob(f, y), likelihood.log_prob(f, y))
+    assert torch.equal(again.components(f).scale, likelihood.components(f).scale)
 
 
 def test_wider_classes_are_warmer():

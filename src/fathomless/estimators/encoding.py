@@ -4,6 +4,7 @@ These are plain values. An estimator builds them from its options and passes the
 :mod:`fathomless.estimators.preparation`.
 """
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -257,8 +258,6 @@ class NumberTask(_Rows):
         """Build the law of a number of targets with lattices of these steps."""
         if self.law is None:
             return Gaussian(targets, noise="stated")
-        if "likelihood/raw_df" in saved:
-            return StudentT(targets, df="learned")
         if "model/noise_scale" in saved:  # the networks provide the scale
             heavy = "model/noise_df" in saved
             return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
@@ -269,11 +268,17 @@ class NumberTask(_Rows):
             "laplace": Laplace,
         }
         law = laws[checks.choice("likelihood", self.law, tuple(laws))]
+        if "likelihood/raw_df" in saved:  # held-out rows chose Student's t
+            law = functools.partial(StudentT, df="learned")
+        options: dict[str, Any] = {"noise": self.noise}
         widest = max(steps, default=0.0)
         if self.noise == "input" and widest > _COARSE and not self.density:
             # a scale that the networks predict has no floor after training
-            return law(targets, noise=self.noise, min_noise=min(widest / math.sqrt(12.0), _HIGHEST_FLOOR))
-        return law(targets, noise=self.noise)
+            options["min_noise"] = min(widest / math.sqrt(12.0), _HIGHEST_FLOOR)
+        likelihood = law(targets, **options)
+        if "likelihood/noise.log_factor" in saved and isinstance(likelihood, LocationScale):
+            likelihood.add_factor()
+        return likelihood
 
     def units(self, target: Target) -> dict[str, Any]:
         """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the scale of the target."""

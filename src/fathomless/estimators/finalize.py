@@ -21,8 +21,10 @@ from fathomless.inference.out_of_fold.noise import (
     cross_validate_score,
     estimate_disagreement,
     fit_noise,
+    free_likelihood,
     sum_log_density,
     to_student_t,
+    weigh_without_folds,
 )
 from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, log_prior_of
 from fathomless.inference.runs.run import Fitted
@@ -30,7 +32,7 @@ from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
-from fathomless.posterior.likelihoods import ClassLikelihood, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import InputNoise, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in
 
@@ -75,7 +77,8 @@ def finalize(
 ) -> Fitted:
     """Fit the noise to out-of-fold predictions, and compute the validation score.
 
-    The mathematics is in :mod:`fathomless.inference.out_of_fold.noise`.
+    For the fit of the noise, the weights of the structures at each row are fitted to the other folds. The mathematics
+    is in :mod:`fathomless.inference.out_of_fold.noise`.
 
     Parameters
     ----------
@@ -95,27 +98,32 @@ def finalize(
     """
     likelihood = trained = choose_cells(held, fitted.likelihood)
     kappa = KAPPA_ALONE if folds is None else KAPPA
-    if calibrate:
-        trained, likelihood = fit_likelihood(held, trained, kappa, free_noise=free_noise)
     if folds is None:
         folds = assign_parts(len(held.rows))
     model = _first_listed(fitted.model) if search is not None else None
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else log_prior_of(model, numbers)
     law = None if search is None else search.law
-    score = cross_validate_score(held, trained, folds, prior, numbers, law, kappa if calibrate else None)
+    weighing = trained  # its noise is that of the densities to which the search fitted the weights
+    if calibrate and search is not None and search.widened:
+        weighing = fit_likelihood(held, trained, kappa, free_noise=free_noise)[1]
+    if calibrate:
+        fair = held if prior is None else weigh_without_folds(held, weighing, folds, prior, numbers, law)
+        trained, likelihood = fit_likelihood(fair, trained, kappa, free_noise=free_noise)
+    score = cross_validate_score(
+        held, trained, folds, prior, numbers, law, kappa if calibrate else None, weighing=weighing
+    )
     return replace(fitted, likelihood=likelihood, score=score)
 
 
 def fit_likelihood(
     held: OutOfFold, trained: Likelihood, kappa: float, *, free_noise: bool
 ) -> tuple[Likelihood, Likelihood]:
-    """Fit the noise, or the temperature of class probabilities, to held-out rows.
+    """Fit the noise, a factor of predicted noise, or the temperature of class probabilities, to held-out rows.
 
     Return the likelihood that every such fit starts from, and the fitted likelihood.
     """
-    if isinstance(trained, ClassLikelihood):
-        trained = trained.tempered().to(held.f.device, held.f.dtype)
+    trained = free_likelihood(trained, held.f)
     likelihood = choose_noise(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
     # refits without a fold start from Student's t if it was chosen, so that they do not choose again
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):
@@ -125,10 +133,12 @@ def fit_likelihood(
 
 @torch.no_grad()
 def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
-    """Reduce a learned noise scale from that of single networks to that of their average.
+    """Reduce a fitted noise scale from that of single networks to that of their average.
 
     An average has smaller errors than its members. The posterior variance of the heads is not part of the noise, of
-    single networks or of the average, and is subtracted.
+    single networks or of the average, and is subtracted. If the networks predict the scale of each row, errors and
+    differences are divided by the scale that networks not fitted to the row predict, and the factor is one for all
+    rows of a target.
 
     Parameters
     ----------
@@ -140,38 +150,66 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
         As ``fold_`` of an estimator.
     """
     model, likelihood = fitted.model, copy.deepcopy(fitted.likelihood)
-    learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
-    if not isinstance(model, Ensemble) or not learned:
+    noise = likelihood.noise if isinstance(likelihood, LocationScale) else None
+    if not isinstance(model, Ensemble) or not isinstance(noise, LearnedNoise | InputNoise):
         return fitted
+    f, log_scale, doubt = _evaluate_networks(model, noise, table, fitted.seed)
+    sizes = folds.max(1).values + 1  # number of networks of each partition
+    numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
+    parts = [line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)]
+    unseen = torch.cat(parts).to(table.y.device)
+    y = table.y
+    if isinstance(noise, InputNoise):
+        out = unseen.to(log_scale)[..., None]  # (F, N, 1)
+        scale = ((out * log_scale).sum(0) / out.sum(0).clamp(min=1.0)).exp()  # (N, T)
+        f, y, doubt = f / scale, y / scale, doubt / scale.square()
+    V, S = estimate_disagreement(f, y, unseen, table.weight)
+    weight = doubt.new_ones(len(doubt)) if table.weight is None else table.weight.to(doubt)
+    factor = average_noise_factor(V, (S - weight @ doubt / weight.sum()).maximum(V), len(folds), len(unseen))
+    before = noise.log_scale() if isinstance(noise, LearnedNoise) else None
+    noise.rescale(factor)
+    if before is not None:
+        rescaled = noise.log_scale()
+        likelihood.raise_scale()
+        raised = noise.log_scale() > rescaled
+        if bool(raised.any()):
+            factor = torch.where(raised, (noise.log_scale() - before).exp().to(factor), factor)
+    diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
+    return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
+
+
+def _evaluate_networks(
+    model: Ensemble, noise: LearnedNoise | InputNoise, table: Rows, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Evaluate the networks of an ensemble, averaged over structures, with the means of their heads.
+
+    Returns
+    -------
+    means, log_scales : Tensors, shape (F, N, T)
+        Centres and log scales of each network.
+    doubt : float64 Tensor, shape (N, T)
+        Variance of the centres due to the posterior of the heads, averaged over networks.
+    """
     points = copy.deepcopy(model)
     replace_heads_by_means(points)
     of_parts = []
-    doubt = torch.zeros((), dtype=torch.float64, device=table.y.device)
+    targets = table.y.shape[1]
     for part in table.parts(_CHUNK):
-        means = []
+        means, log_scales = [], []
+        doubt = torch.zeros(len(part), targets, dtype=torch.float64, device=table.y.device)
         for point, member in zip(points.members, model.members, strict=True):
             assert isinstance(point, Model)
             assert isinstance(member, Model)
-            drawn = point.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean")))
+            drawn = point.draw(part.x, _DRAWS, as_generator(fold_in(seed, "mean")))
             if member.stochastic and isinstance(member, LinearHeads):
-                doubt = doubt + head_variance(member, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
-            means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
-        of_parts.append(torch.stack(means))
-    sizes = folds.max(1).values + 1  # number of networks of each partition
-    numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
-    unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
-    V, S = estimate_disagreement(torch.cat(of_parts, 1), table.y, unseen.to(table.y.device), table.weight)
-    factor = average_noise_factor(V, (S - doubt).maximum(V), len(folds), len(unseen))
-    noise = cast(LearnedNoise, likelihood.noise)
-    before = noise.log_scale()
-    noise.rescale(factor)
-    rescaled = noise.log_scale()
-    likelihood.raise_scale()  # type: ignore[operator]
-    raised = noise.log_scale() > rescaled
-    if bool(raised.any()):
-        factor = torch.where(raised, (noise.log_scale() - before).exp().to(factor), factor)
-    diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
-    return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
+                doubt += head_variance(member, part.x)[:, :targets] / len(model.members)
+            loc, log_scale = noise.split(drawn.f)
+            weight = drawn.log_weight.exp().to(drawn.f)
+            means.append(torch.einsum("s,snt->nt", weight, loc))
+            log_scales.append(torch.einsum("s,snt->nt", weight, log_scale.expand_as(loc)))
+        of_parts.append((torch.stack(means), torch.stack(log_scales), doubt))
+    means_of, scales_of, doubt_of = zip(*of_parts, strict=True)
+    return torch.cat(means_of, 1), torch.cat(scales_of, 1), torch.cat(doubt_of)
 
 
 def fit_structure_weights(
@@ -225,9 +263,10 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     """Select the network with the best score on the held-out rows, and fit its own law over structure."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    totals = [
-        sum_log_density(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))
-    ]
+    likelihood = fitted.likelihood
+    if search is not None and search.widened:
+        likelihood = fit_likelihood(held, likelihood, KAPPA_ALONE, free_noise=False)[1]
+    totals = [sum_log_density(_select_network(held, i, size), likelihood) for i in range(len(fitted.model.members))]
     scores = [summed / count for summed, count in totals]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model = fitted.model.members[best]
@@ -236,7 +275,7 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     if search is None:
         return replace(fitted, model=model, score=scores[best]), seen
     with torch.no_grad():
-        log_density = fitted.likelihood.log_prob(seen.f, seen.y).double().cpu().T  # (N, L), one draw per structure
+        log_density = likelihood.log_prob(seen.f, seen.y).double().cpu().T  # (N, L), one draw per structure
     weight = None if seen.weight is None else seen.weight.double().cpu()
     listed = _first_listed(model)
     found = search.adopt(listed, LogDensities(tuple(seen.structure.tolist()), log_density, seen.rows, weight))

@@ -84,7 +84,7 @@ def fit_heads_out_of_fold(
         seen = predict_out_of_fold(models, train, [outside[k] for k in converged], fitted.seed, draws)
     if search is None or fitted.log_densities is None:
         return fitted, seen
-    found = log_densities_by_structure(seen, fitted.likelihood)
+    found = log_densities_by_structure(seen, likelihood if search.widened else fitted.likelihood)
     # draws may differ in the last bits between processes; all must use the same densities
     shared = ranks().broadcast_tensor(found.log_density.to(seen.f.device)).cpu()
     first, *others = [model for model in models if isinstance(model, ListedStructure)]

@@ -110,7 +110,8 @@ class VariationalOptions:
         Number of networks trained from different initial weights; the best one is kept.
         :class:`~fathomless.estimators.values.Restarts` can average them instead.
     calibrate : bool
-        Fit the scale of the noise to the held-out rows after training, whether or not the likelihood learns it.
+        Fit the scale of the noise to the held-out rows after training, or a factor of the scale if the network predicts
+        it.
     callbacks : sequence of callables, optional
         Functions called with the :class:`~fathomless.inference.runs.run.Run` after every row of the history, which is
         after the first epoch in every eight steps or so.
@@ -291,8 +292,7 @@ class NoiseOptions:
     ----------
     likelihood : {"auto", "gaussian", "student_t", "laplace"}
         Distribution of the noise. "auto" trains with Gaussian noise. If rows are held out or folded, it then changes to
-        Student's t if their log-likelihood improves by two standard errors; each row contributes at most 3 nats.
-        "student_t" has 4 degrees of freedom.
+        Student's t if its evidence on these rows is higher. "student_t" has 4 degrees of freedom.
     noise : {"learned", "input"} or float
         Scale of the noise: "learned" for one scale per target, "input" for a scale that depends on the features, or a
         number for a fixed scale, in standard deviations of the target.

@@ -197,6 +197,9 @@ class InputNoise(Noise):
     For small r the gradient decreases as :math:`1 / x^2`, not exponentially as with a softplus. A scale that became
     too small in training can therefore grow again.
 
+    A network that fits its training rows closely predicts too small a scale for other rows. Held-out rows can
+    therefore fit a factor of the scale for each target (:meth:`add_factor`), which also multiplies the floor.
+
     Parameters
     ----------
     targets : int
@@ -205,11 +208,19 @@ class InputNoise(Noise):
         Scale where the raw output is 0.
     minimum : float
         The floor m.
+
+    Attributes
+    ----------
+    log_factor : Parameter, shape (T,), or None
+        Log of the factor of the scale of each target; None if there is no factor, as in training.
     """
+
+    log_factor: nn.Parameter | None
 
     def __init__(self, targets: int, initial: float, minimum: float) -> None:
         super().__init__()
         self.targets = targets
+        self.log_factor = None
         self.log_minimum = math.log(minimum)
         height = math.log(initial) - self.log_minimum
         self.offset = height - 1.0 / height
@@ -219,11 +230,31 @@ class InputNoise(Noise):
         """2, the centre and the raw log scale."""
         return 2
 
+    def add_factor(self, like: Tensor | None = None) -> None:
+        """Add a factor of 1 of the scale of each target as a parameter, unless there is one.
+
+        Parameters
+        ----------
+        like : Tensor, optional
+            Tensor whose device and floating-point type the parameter has; on the CPU in single precision by default.
+        """
+        if self.log_factor is None:
+            zeros = torch.zeros(self.targets, dtype=torch.float32, device="cpu")
+            self.log_factor = nn.Parameter(zeros if like is None else zeros.to(like))
+
+    @torch.no_grad()
+    def rescale(self, factor: Tensor) -> None:
+        """Multiply the scale of each target column by a factor (T,)."""
+        self.add_factor(factor)
+        assert self.log_factor is not None
+        self.log_factor.add_(factor.to(self.log_factor).log())
+
     def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Split f (S, B, 2 T) into centres and log scales, each (S, B, T)."""
         loc, raw = f[..., : self.targets], f[..., self.targets :]  # (S, B, T) each
         x = raw + self.offset
-        return loc, self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
+        log_scale = self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
+        return loc, log_scale if self.log_factor is None else log_scale + self.log_factor.to(f)
 
 
 class StatedNoise(Noise):
@@ -315,11 +346,16 @@ class LocationScale(Likelihood, HasWidth, ABC):
         """Number of network outputs."""
         return self.targets * self.noise.columns
 
+    def add_factor(self, like: Tensor | None = None) -> None:
+        """Add a factor of 1 to a scale that the network predicts (:meth:`InputNoise.add_factor`), for held-out rows."""
+        if isinstance(self.noise, InputNoise):
+            self.noise.add_factor(like)
+
     def widen(self, factor: float) -> "LocationScale":
-        """Return a copy whose learned scale is multiplied by `factor`; other scales are unchanged."""
+        """Return a copy whose learned or predicted scale is multiplied by `factor`; other scales are unchanged."""
         copied = copy.deepcopy(self)
-        if isinstance(copied.noise, LearnedNoise):
-            copied.noise.rescale(torch.full_like(copied.noise.raw, factor))
+        if isinstance(copied.noise, LearnedNoise | InputNoise):
+            copied.noise.rescale(torch.full((self.targets,), factor, dtype=torch.float64, device="cpu"))
         return copied
 
     @property

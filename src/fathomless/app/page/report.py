@@ -363,8 +363,8 @@ def _describe_recalibration(page: Page) -> list[str]:
     several = len(fits) > 1
     return [
         f"Recalibration{f' of {targets[t]}' if several and t < len(targets) else ''}: laws of the residual that depend "
-        f"on the row have weight {percent(1.0 - fit.weights['networks'])} and raise the log-likelihood by {fit.gain:.3f} ± "
-        f"{fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)."
+        f"on the row have weight {percent(1.0 - fit.weights['networks'])} and raise the log-likelihood by "
+        f"{fit.gain:.3f} ± {fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)."
         for t, fit in enumerate(fits)
         if fit.used
     ]

@@ -173,6 +173,8 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             free=free,
             law=self._make_law_fit() if free and self._choice("structure_from") != "elbo" else None,
             cross_fit=self._choice("weights") in ("map", "hmc"),
+            # the noise of training rows is too small for held-out ones: it would end training early, at deep networks
+            settings={"widened": self.calibrate},
             unused=("optimizer__schedule",),
         )
 

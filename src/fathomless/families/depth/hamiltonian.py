@@ -4,6 +4,7 @@ The weights of the structures come from the fit, or from leave-one-out densities
 diagnostics are those of functions, scales and noise, because the weights themselves are not identified.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ from fathomless.nn.flat import FlatNetworks, flatten
 from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, missing_capability
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import InputNoise, Likelihood, LocationScale
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.errors import DataError
@@ -123,6 +124,7 @@ class Hamiltonian:
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
+        likelihood = _drop_factor(fitted.likelihood)
         members = list_members(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
@@ -132,7 +134,7 @@ class Hamiltonian:
         samples = {}
         for number, chains in _allocate_chains(self.options.chains, masses).items():
             networks = [cast(HasLogJoint, member).network(number) for member in members]
-            samples[number] = self._run_structure(table, session, number, networks, fitted.likelihood, chains)
+            samples[number] = self._run_structure(table, session, number, networks, likelihood, chains)
         structure = _restrict_weights(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
         narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
         log_density = torch.stack([samples[number].loo for number in masses], 1)
@@ -159,7 +161,7 @@ class Hamiltonian:
         )
         return Fitted(
             model=self.assemble(problem, table, masses, {number: samples[number] for number in masses}),
-            likelihood=self.state_noise(fitted.likelihood),
+            likelihood=self.state_noise(likelihood),
             history=[{**row, "structure": number} for number, sample in samples.items() for row in sample.run.history],
             n_iter=self.options.sweeps,
             score=float((count @ row_log_density) / count.sum()) if known else None,
@@ -266,6 +268,14 @@ def describe_nonconvergence(diagnostics: Diagnostics) -> list[str]:
             "before sampling. Duplicate rows make the posterior too narrow for these estimates: give each row once"
         )
     return texts
+
+
+def _drop_factor(likelihood: Likelihood) -> Likelihood:
+    """Return a likelihood without a factor of predicted scales: the factor suits point estimates, not their draws."""
+    copied = copy.deepcopy(likelihood)
+    if isinstance(copied, LocationScale) and isinstance(copied.noise, InputNoise):
+        copied.noise.log_factor = None
+    return copied
 
 
 def _percentile(values: NDArray[np.float64], share: float) -> float:

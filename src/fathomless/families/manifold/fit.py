@@ -263,9 +263,7 @@ class Manifold:
 
     def _fit_likelihood(self, held: OutOfFold, likelihood: Likelihood) -> Likelihood:
         """Return the likelihood with its noise fitted to out-of-fold predictions; free noise may become Student's t."""
-        return fit_likelihood(
-            held, likelihood, KAPPA, free_noise=self.free_noise and self._learned_noise() is not None
-        )[1]
+        return fit_likelihood(held, likelihood, KAPPA, free_noise=self.free_noise)[1]
 
     def _score(self, candidates: Mapping[str, Tensor], f: Tensor, centre: Tensor, unseen: Tensor, rows: Rows) -> float:
         """Return the mean out-of-fold log-likelihood under the candidates, in nats per row.
@@ -295,6 +293,8 @@ class Manifold:
         likelihood = copy.deepcopy(self.likelihood)
         if "log_temperature" in state and isinstance(likelihood, Categorical):
             likelihood = Categorical(likelihood.classes, temperature=True).to(self.rows.x)
+        if "noise.log_factor" in state and isinstance(likelihood, LocationScale):
+            likelihood.add_factor(self.rows.y)
         if "raw_df" in state and isinstance(likelihood, LocationScale):
             likelihood = to_student_t(likelihood)
         likelihood.load_state_dict(state)

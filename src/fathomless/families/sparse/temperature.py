@@ -30,14 +30,20 @@ from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, predict_held_out
-from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose_noise, fit_noise, mixture_log_density
+from fathomless.inference.out_of_fold.noise import (
+    KAPPA_ALONE,
+    choose_noise,
+    fit_noise,
+    free_likelihood,
+    mixture_log_density,
+)
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
+from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import InclusionPosterior
 from fathomless.system import io
@@ -257,7 +263,7 @@ class AtChosenTemperature:
         if not self.svi.plan.calibrate:
             return lambda _, trained: trained
         fitting = choose_noise if self.free_noise else fit_noise
-        return lambda held, trained: fitting(held, _free_likelihood(trained, held), KAPPA_ALONE)
+        return lambda held, trained: fitting(held, free_likelihood(trained, held.f), KAPPA_ALONE)
 
     def _train(
         self, problem: Problem, table: Prepared, session: Session, rows: Rows, held_out: Rows
@@ -349,13 +355,6 @@ def _train_one(
         return fit(model, likelihood, rows, valid, training=training, seed=seed, progress=progress)
     except DivergenceError as error:
         return Fitted(model, likelihood, [], 0, None, seed, training=training, error=str(error))
-
-
-def _free_likelihood(trained: Likelihood, held: OutOfFold) -> Likelihood:
-    """Return the likelihood with all parameters that held-out rows can fit: for classes, the softmax temperature."""
-    if not isinstance(trained, ClassLikelihood):
-        return trained
-    return trained.tempered().to(held.f.device, held.f.dtype)
 
 
 def _cross_fit_density(

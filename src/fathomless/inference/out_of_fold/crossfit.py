@@ -125,8 +125,8 @@ class OutOfFold:
     f : Tensor, shape (S, N, K)
         Outputs of the networks for each structure. With several partitions, S also counts the networks for which a row
         is out of fold.
-    log_weight : Tensor, shape (S,)
-        Log posterior weights.
+    log_weight : Tensor, shape (S,) or (S, N)
+        Log posterior weights, of all rows or of each row.
     structure : Tensor of int64, shape (S,)
         Structure of each draw.
     y : Tensor, shape (N, ...)
@@ -147,7 +147,9 @@ class OutOfFold:
     def take(self, chosen: Tensor) -> "OutOfFold":
         """Return a subset of the rows, chosen by a mask or by indices."""
         weight = None if self.weight is None else self.weight[chosen]
-        return replace(self, f=self.f[:, chosen], y=self.y[chosen], weight=weight, rows=self.rows[chosen.cpu()])
+        log_weight = self.log_weight if self.log_weight.ndim == 1 else self.log_weight[:, chosen]
+        rows = self.rows[chosen.cpu()]
+        return replace(self, f=self.f[:, chosen], log_weight=log_weight, y=self.y[chosen], weight=weight, rows=rows)
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ from fathomless.inference.runs.run import (
 )
 from fathomless.inference.variational.objective import elbo, log_predictive
 from fathomless.inference.variational.padded import PaddedRows, refuse_buffers, refuse_shapes, refuse_unlike
-from fathomless.inference.variational.svi import calibrate
+from fathomless.inference.variational.svi import calibrate, can_calibrate
 from fathomless.inference.variational.training import Training, schedule
 from fathomless.posterior.capabilities import Growing, Mergeable, get_blueprint, missing_capability, rebuild
 from fathomless.posterior.likelihoods import Likelihood
@@ -354,7 +354,7 @@ def fit_batched(
             member.model.eval()
             member.likelihood.eval()
     scores = [member.best.score for member in members]
-    if t.calibrate and valid_rows is not None and any(p.requires_grad for p in likelihoods[0].parameters()):
+    if t.calibrate and valid_rows is not None and can_calibrate(likelihoods[0]):
         for i, member in enumerate(members):
             if not member.error:
                 scores[i] = calibrate(member.model, member.likelihood, valid_rows.member(i), t.draws, member.seed)

@@ -40,7 +40,7 @@ from fathomless.posterior.capabilities import (
     get_blueprint,
     missing_capability,
 )
-from fathomless.posterior.likelihoods import Likelihood, LocationScale
+from fathomless.posterior.likelihoods import InputNoise, Likelihood, LocationScale
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
@@ -49,7 +49,7 @@ from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 from fathomless.system.torch_state import enable_gradients
 
-__all__ = ["assign_parts", "calibrate", "fit", "score"]
+__all__ = ["assign_parts", "calibrate", "can_calibrate", "fit", "score"]
 
 _CHUNK = 8192  # rows scored at once
 _KEPT = 1024  # steps whose bounds are kept on the device before they are summed
@@ -150,7 +150,7 @@ def fit(
         assert isinstance(model, ListedStructure)
         densities = search.adopt(model, _score_held_out(run, held_out))
         return replace(run.result(), log_densities=densities)
-    calibrates = run.training.calibrate and _has_learned_parameters(likelihood)
+    calibrates = run.training.calibrate and can_calibrate(likelihood)
     if calibrates and isinstance(held_out, Rows) and len(held_out):
         return replace(run.result(), score=calibrate(model, likelihood, held_out, run.training.draws, seed))
     return run.result()
@@ -217,9 +217,9 @@ def calibrate(
 ) -> float:
     """Fit the parameters of the likelihood to the validation rows, with the network fixed; return a score.
 
-    The fit maximises the log predictive density. A quadratic penalty of half a nat for a change by one (a factor e of a
-    scale) keeps a few rows from moving the parameters far. Scales are at least the rounding error of the lattice of
-    their target.
+    Scales that the network predicts get a factor for each target, which is such a parameter. The fit maximises the log
+    predictive density. A quadratic penalty of half a nat for a change by one (a factor e of a scale) keeps a few rows
+    from moving the parameters far. Learned scales are at least the rounding error of the lattice of their target.
 
     Parameters
     ----------
@@ -240,6 +240,8 @@ def calibrate(
         Cross-fitted mean log predictive density in nats per row: each part of the rows (:func:`assign_parts`) is scored
         with parameters fitted to the other parts.
     """
+    if move and isinstance(likelihood, LocationScale):
+        likelihood.add_factor(valid.y)
     parameters = [p for p in likelihood.parameters() if p.requires_grad and move]
     with torch.no_grad():
         noise = as_generator(fold_in(seed, "score"))
@@ -303,9 +305,10 @@ def assign_parts(rows: int) -> Tensor:
     return torch.arange(rows, device="cpu") % min(10 if rows <= _CHUNK else 2, rows)
 
 
-def _has_learned_parameters(likelihood: Likelihood) -> bool:
-    """Return True if the likelihood has parameters to be learned."""
-    return any(p.requires_grad for p in likelihood.parameters())
+def can_calibrate(likelihood: Likelihood) -> bool:
+    """Return True if :func:`calibrate` can change the likelihood: it has parameters, or predicted scales."""
+    predicted = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, InputNoise)
+    return predicted or any(p.requires_grad for p in likelihood.parameters())
 
 
 def _advance(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:

@@ -198,6 +198,9 @@ def test_every_option_takes_what_its_declaration_allows(option: "Field[Any]") ->
         case "flag":
             assert options(flag(option)) == {option.name: True}
             assert options(flag(option).replace("--", "--no-")) == {option.name: False}
+        case "order":
+            assert options(flag(option)) == {option.name: True}
+            assert options(flag(option), "low,high") == {option.name: ["low", "high"]}
         case "text":
             assert options(flag(option), "any thing") == {option.name: "any thing"}
 
@@ -212,7 +215,8 @@ def test_a_law_over_depth_may_be_a_number() -> None:
         (option, text)
         for option in OPTIONS
         for text in ("bogus", "", "1.5", "ten", "1,5", "None")
-        if option.metadata["kind"] != "text" and not (option.metadata["kind"] == "real" and text == "1.5")
+        if (option.metadata["kind"], text) not in (("real", "1.5"), ("order", "1,5"))
+        and option.metadata["kind"] != "text"
     ],
     ids=name_of,
 )
@@ -230,7 +234,9 @@ def test_what_an_option_cannot_be_is_refused_with_what_it_can_be(
     assert ("a number" in said) == (option.metadata["kind"] == "real")
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.metadata["kind"] != "flag"], ids=name_of)
+@pytest.mark.parametrize(
+    "option", [option for option in OPTIONS if option.metadata["kind"] not in ("flag", "order")], ids=name_of
+)
 def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[str], option: "Field[Any]") -> None:
     assert f"argument {flag(option)}: expected one argument" in refusal(capsys, *FIT, flag(option))
 

@@ -50,12 +50,12 @@ def test_without_calibration_it_is_that_of_the_same_rows(case: Case) -> None:
 
 @pytest.mark.parametrize(**named([case for case in CASES if judged(case)]))
 def test_it_is_near_that_of_the_same_rows(case: Case) -> None:
-    """Noise, and laws over structure, were fitted without the row that is scored; both may rest on few draws."""
+    """Noise, structure and weights of recalibration were fitted without the row that is scored, on few rows."""
     estimator = copy.copy(fitted(case))
     if "weight_draws" in options(case.family, case.task):
         estimator.weight_draws = _DRAWS
     loose = estimator.model_.stochastic or estimator.fold_ is not None or case.task == "density"
-    assert estimator.validation_score_ == pytest.approx(score(estimator, case), abs=0.35 if loose else 0.1)
+    assert estimator.validation_score_ == pytest.approx(score(estimator, case), abs=0.45 if loose else 0.1)
 
 
 @pytest.mark.parametrize(**named(FIXED))

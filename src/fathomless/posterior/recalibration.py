@@ -246,8 +246,12 @@ class Recalibration(nn.Module):
 
     def mixtures(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> tuple[Mixture, ...]:
         """Return the result of :meth:`law_parameters` as mixtures, batch (N, T)."""
-        laws = self.law_parameters(x, mean, std, fold)
-        return tuple(Mixture(law.log_weight, Normal(law.loc, law.log_scale.exp())) for law in laws)
+        laws = []
+        for law in self.law_parameters(x, mean, std, fold):
+            # contiguous, so that sums over components have the same order in all parts of a table
+            log_weight, loc, log_scale = (values.contiguous() for values in law)
+            laws.append(Mixture(log_weight, Normal(loc, log_scale.exp())))
+        return tuple(laws)
 
 
 def _average(outputs: Tensor, fold: Tensor | None) -> Tensor:

@@ -229,12 +229,14 @@ def _format_value(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _read_order(text: str) -> list[str]:
-    """Return labels that commas separate."""
+def _read_order(text: str) -> bool | list[str]:
+    """Return labels that commas separate; True for "yes" and False for "no"."""
+    if text in ("yes", "no"):
+        return text == "yes"
     labels = [label.strip() for label in text.split(",")]
     if len(labels) < 2 or not all(labels):
         raise argparse.ArgumentTypeError(
-            f"{text!r} was given; allowed: at least two labels in ascending order, separated by commas"
+            f"{text!r} was given; allowed: yes, no, and at least two labels in ascending order, separated by commas"
         )
     return labels
 

@@ -166,16 +166,22 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     V, S = estimate_disagreement(f, y, unseen, table.weight)
     weight = doubt.new_ones(len(doubt)) if table.weight is None else table.weight.to(doubt)
     factor = average_noise_factor(V, (S - weight @ doubt / weight.sum()).maximum(V), len(folds), len(unseen))
-    before = noise.log_scale() if isinstance(noise, LearnedNoise) else None
-    noise.rescale(factor)
-    if before is not None:
-        rescaled = noise.log_scale()
-        likelihood.raise_scale()
-        raised = noise.log_scale() > rescaled
-        if bool(raised.any()):
-            factor = torch.where(raised, (noise.log_scale() - before).exp().to(factor), factor)
+    if isinstance(noise, LearnedNoise):
+        factor = _rescale_above_rounding(cast(LocationScale, likelihood), noise, factor)
+    else:
+        noise.rescale(factor)
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
     return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
+
+
+def _rescale_above_rounding(likelihood: LocationScale, noise: LearnedNoise, factor: Tensor) -> Tensor:
+    """Rescale a learned noise, but not below the rounding error of the target; return the factor that was used."""
+    before = noise.log_scale()
+    noise.rescale(factor)
+    rescaled = noise.log_scale()
+    likelihood.raise_scale()
+    raised = noise.log_scale() > rescaled
+    return torch.where(raised, (noise.log_scale() - before).exp().to(factor), factor)
 
 
 def _evaluate_networks(

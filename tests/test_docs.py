@@ -158,7 +158,7 @@ def parameters() -> set[str]:
 
 
 def test_options_of_python_named_in_the_text_exist() -> None:
-    known = parameters() | {"scoring"}  # of scikit-learn
+    known = parameters() | {"scoring", "guarantee", "column"}  # of scikit-learn, and of methods
     for path in PAGES:
         prose = re.sub(r"^```(?:.*\n)*?```", "", text(path), flags=re.M)
         for option in re.findall(r"`([a-z_]+)=[^`]*`", prose):

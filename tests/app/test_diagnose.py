@@ -598,7 +598,10 @@ def test_noise_that_depends_on_a_column_is_found_and_named(ratio: float) -> None
         assert found.severity == "problem"
         assert "depends on x2" in found.detail
         assert "x0" not in found.detail
-        assert found.remedy == "Try noise='input' (now 'learned'): noise that depends on the columns."
+        assert found.remedy == (
+            "Set recalibrate=True and likelihood='auto', or try noise='input' (now 'learned'): noise that depends on "
+            "the columns."
+        )
 
 
 def test_groups_are_found_only_if_they_differ_materially_and_beyond_chance() -> None:

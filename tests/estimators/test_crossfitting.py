@@ -78,7 +78,7 @@ def test_out_of_fold_predictions_are_of_networks_that_have_not_seen_the_row() ->
         x = torch.as_tensor(fitted._encode(fitted.schema_, X[i : i + 1]), dtype=fitted.model_.dtype)
         mean = float((member.draw(x).log_weight.exp() @ member.draw(x).f[:, 0, 0]).detach())  # type: ignore[operator]
         shift, scale = fitted.target_.mean[0], fitted.target_.scale[0]  # type: ignore[union-attr]
-        assert other.mean[i].item() == pytest.approx(shift + scale * mean)
+        assert other.network_mixture.mean[i].item() == pytest.approx(shift + scale * mean)
     with pytest.raises(DataError, match="fold has shape"):
         fitted.predict_dist(X[:3], fold=fitted.fold_)
     with pytest.raises(DataError, match="no networks were cross-fitted"):
@@ -166,9 +166,9 @@ def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest
     assert np.array_equal(rest.fold_[0][~lost], whole.fold_[0][~lost] - (whole.fold_[0][~lost] > 1))
     for k, member in enumerate(rest.model_.members):
         alone = copy.copy(rest)
-        alone.model_, alone.fold_ = member, None
+        alone.model_, alone.fold_, alone.recalibration_ = member, None, None
         out = rest.predict_dist(X, fold=np.full((1, len(X)), k))
-        assert np.allclose(alone.predict(X), out.mean.numpy().ravel(), atol=1e-9)
+        assert np.allclose(alone.predict(X), out.network_mixture.mean.numpy().ravel(), atol=1e-9)
     rest.save(tmp_path / "m")
     again = load(tmp_path / "m")
     assert np.array_equal(again.predict(X), rest.predict(X))

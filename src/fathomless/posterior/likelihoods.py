@@ -636,8 +636,8 @@ class CumulativeLogit(ClassLikelihood):
 
     Examples
     --------
-    >>> CumulativeLogit(2).log_prob(torch.zeros(1, 1, 1), torch.tensor([1]))
-    tensor([[-0.6931]], grad_fn=<SqueezeBackward0>)
+    >>> CumulativeLogit(2).log_prob(torch.zeros(1, 1, 1), torch.tensor([1])).detach()
+    tensor([[-0.6931]])
     """
 
     rank: Tensor  # (C,) of int64

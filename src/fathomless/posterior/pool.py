@@ -86,8 +86,8 @@ class Pool:
         mean = self.mean
         parts = [torch.hypot(law.std, law.mean - mean) for law in self.laws]
         unit = torch.stack([part.detach() for part in parts]).amax(0).clamp_min(1e-300)  # squares must not underflow
-        total = sum(share * (part / unit).square() for share, part in zip(self.share, parts, strict=True))
-        return unit * torch.as_tensor(total).sqrt()
+        squares = [share * (part / unit).square() for share, part in zip(self.share, parts, strict=True)]
+        return unit * torch.stack(squares).sum(0).sqrt()
 
     def log_prob(self, y: Values) -> Tensor:
         """Log density at y, shape (..., *batch)."""

@@ -22,7 +22,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -296,8 +296,8 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
     if first is None or first.ndim != 4 or any(value.dtype != torch.float64 for value in tensors.values()):
         raise DataError("its recalibration has no networks in double precision")
     laws = {name: ResidualNetworks(KINDS[name], len(first), targets, inputs) for name in names}
-    zeros: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
-    built = Recalibration(laws, torch.zeros(len(names) + 1, targets, **zeros), torch.zeros(targets, **zeros))
+    share = torch.zeros(len(names) + 1, targets, dtype=torch.float64, device="cpu")
+    built = Recalibration(laws, share, torch.zeros(targets, dtype=torch.float64, device="cpu"))
     expected = {name: value.shape for name, value in built.state_dict().items()}
     if {name: value.shape for name, value in tensors.items()} != expected:
         raise DataError("the tensors of its recalibration do not have the shapes of its columns and targets")
@@ -305,6 +305,6 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
     share = built.share
     if not (all(bool(value.isfinite().all()) for value in tensors.values()) and bool((share >= 0).all())):
         raise DataError("its recalibration has values that are not finite, or negative weights")
-    if not torch.allclose(share.sum(0), torch.ones(targets, **zeros)):
+    if not bool(((share.sum(0) - 1.0).abs() < 1e-6).all()):
         raise DataError("the weights of its recalibration do not sum to 1")
     return built

@@ -249,8 +249,8 @@ class ClassOptions:
         True for ordered classes: numbers and booleans are ordered by value, and an ordered categorical of pandas or an
         Enum of polars by its categories. For text, give the labels in ascending order. The network then has one output,
         compared with learned thresholds (:class:`~fathomless.posterior.likelihoods.CumulativeLogit`). With few rows
-        this is better than separate logits if one quantity underlies the classes. The order of ``classes_`` does not
-        change.
+        this is better than separate logits if one quantity underlies the classes. The columns of probabilities keep
+        their order.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))

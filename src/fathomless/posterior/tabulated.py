@@ -26,7 +26,7 @@ def tabulate(mixture: Mixture) -> Mixture:
 
     Parameters
     ----------
-    mixture : Mixture
+    mixture : mixtures.Mixture
         Mixture of any family.
     """
     component = mixture.component

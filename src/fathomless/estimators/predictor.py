@@ -383,8 +383,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             )
     model.to(device)  # after rebuild, which adds parts
     for prefix, module in (("model/", model), ("likelihood/", likelihood)):
-        state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
-        module.load_state_dict(state)
+        module.load_state_dict(_under(prefix, saved.tensors))
         module.eval()
     return Restored(
         Predictor(

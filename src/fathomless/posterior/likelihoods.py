@@ -636,7 +636,7 @@ class CumulativeLogit(ClassLikelihood):
 
     Examples
     --------
-    >>> CumulativeLogit(2).log_prob(torch.zeros(1, 1, 1), torch.tensor([1])).detach()
+    >>> CumulativeLogit(2).log_prob(torch.zeros(1, 1, 1, device="cpu"), torch.tensor([1], device="cpu")).detach()
     tensor([[-0.6931]])
     """
 

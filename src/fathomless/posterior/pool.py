@@ -45,9 +45,9 @@ class Pool:
     Examples
     --------
     >>> from fathomless.posterior.mixtures import Normal
-    >>> law = Mixture(torch.zeros(1), Normal(torch.zeros(1, 1, 1), torch.ones(1, 1, 1)))
-    >>> wide = Mixture(torch.zeros(1), Normal(torch.zeros(1, 1, 1), 3.0 * torch.ones(1, 1, 1)))
-    >>> Pool(torch.tensor([[0.75], [0.25]]), (law, wide)).variance
+    >>> zero, one = torch.zeros(1, 1, 1, device="cpu"), torch.ones(1, 1, 1, device="cpu")
+    >>> law, wide = (Mixture(torch.zeros(1, device="cpu"), Normal(zero, scale)) for scale in (one, 3.0 * one))
+    >>> Pool(torch.tensor([[0.75], [0.25]], device="cpu"), (law, wide)).variance
     tensor([[3.]], dtype=torch.float64)
     """
 

@@ -96,9 +96,10 @@ class Parameters(NamedTuple):
         if half is None:
             log_p = Normal.log_constant() - Normal.energy(standard) - self.log_scale
         else:  # in the lower tail, for a small relative error
-            upper = half[..., None] * precision - standard.abs()
-            ratio = torch.special.log_ndtr(upper - 2.0 * half[..., None] * precision) - torch.special.log_ndtr(upper)
-            log_p = torch.special.log_ndtr(upper) + torch.log(-torch.expm1(ratio))
+            width = half[..., None] * precision
+            upper = width - standard.abs()
+            up_to = torch.special.log_ndtr(upper)
+            log_p = up_to + torch.log(-torch.expm1(torch.special.log_ndtr(upper - 2.0 * width) - up_to))
         return torch.logsumexp(self.log_weight + log_p, -1)
 
 
@@ -216,12 +217,6 @@ class Recalibration(nn.Module):
         self.register_buffer("share", share)
         self.register_buffer("step", step)
         self.requires_grad_(False)
-
-    @property
-    def networks(self) -> int:
-        """Number of networks K of each kind."""
-        first = next(iter(self.laws.values()))
-        return int(next(first.parameters()).shape[0])
 
     def law_parameters(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> list[Parameters]:
         """Return the law of the targets of each kind, in units of the encoded target; parameters of shape (J, N, T).

@@ -33,8 +33,7 @@ from fathomless import Heun, PathOptions, UnboundedDepthRegressor  # noqa: E402
 from fathomless.estimators.predictor import AnyPredictive  # noqa: E402
 from fathomless.estimators.values import ELBO, HMC  # noqa: E402
 from fathomless.families.registry import families  # noqa: E402
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive  # noqa: E402
-from fathomless.posterior.lattice import LatticePredictive  # noqa: E402
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive  # noqa: E402
 from fathomless.system.errors import DataError, PausedError  # noqa: E402
 
 Array = npt.NDArray[Any]
@@ -247,8 +246,8 @@ def predictive_values(p: AnyPredictive, X: Array, y: Any, device: str) -> list[A
         ]
         found += [p.icdf(levels), p.ppf(levels), p.isf(levels), p.quantile(levels), *p.interval(0.8)]
         found += [p.quantiles([0.1, 0.9])]
-    elif isinstance(p, LatticePredictive):
-        found += [p.mean, p.median, p.cdf(y), p.sf(y), p.pmf(y), p.logpmf(y), *p.interval(0.8)]
+    elif isinstance(p, NumberPredictive):
+        found += [p.mean, p.median, p.cdf(y), p.sf(y), p.cdf_before(y), *p.interval(0.8)]
     else:
         found += [p.probs, p.log_probs, p.predict(), p.entropy()]
         found += [p.mode, p.pmf(y), p.logpmf(y)] if isinstance(p, ClassPredictive) else []

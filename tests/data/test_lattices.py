@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fathomless.data.lattices import NO_LATTICE, AtomTally, Lattice, LatticeTally, find_atoms, find_lattice
+from fathomless.data.lattices import NO_LATTICE, AtomTally, Lattice, LatticeTally, find_atoms, find_hurdle, find_lattice
 from fathomless.data.targets import TargetScale, TargetTally, fit_target
 from fathomless.system.errors import DataError
 
@@ -65,6 +65,22 @@ def test_an_atom_has_a_twentieth_of_the_rows_and_ten_of_them():
     assert find_atoms(zeros[1:]) == ()  # 19 of 399
     assert find_atoms(np.concatenate([np.zeros(9), RNG.normal(size=30)])) == ()
     assert find_atoms(np.repeat([2.0, -1.0], 10)) == (-1.0, 2.0)
+
+
+def test_an_atom_apart_from_other_values_stands_out_of_its_lattice():
+    rng = np.random.default_rng(0)
+    amounts = np.concatenate([np.zeros(60), rng.gamma(2.0, 3.0, 200)])
+    for values, expected in (
+        (amounts, (0.0,)),
+        (amounts.round(2), (0.0,)),
+        (np.concatenate([amounts, np.full(40, 20.0)]), (0.0, 20.0)),  # capped values
+        (rng.poisson(0.5, 300).astype(float), ()),  # many zeros, as a law of counts has
+        (np.concatenate([np.zeros(200), rng.poisson(9.0, 300)]), (0.0,)),
+        (np.concatenate([np.zeros(200), amounts[60:89]]), ()),  # 29 other values
+        (rng.integers(0, 6, 300).astype(float), ()),  # grades
+        (np.repeat([0.0, 1.0], [270, 30]), ()),
+    ):
+        assert find_hurdle(values, find_lattice(values)) == expected
 
 
 def test_atoms_are_found_in_bounded_memory():

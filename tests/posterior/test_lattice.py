@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from fathomless.posterior.distributions import ContinuousPredictive
-from fathomless.posterior.lattice import LatticePredictive, continuous_law
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.likelihoods import Gaussian, Laplace, StudentT, cell_of, log_score
 from fathomless.posterior.mixtures import Laplace as LaplaceLaw
 from fathomless.posterior.mixtures import Normal
@@ -173,8 +173,8 @@ def test_intervals_contain_at_least_their_level_and_end_at_points():
 def test_moments_and_parts_are_those_before_rounding():
     p = law("normal")
     assert p.discrete
-    assert not continuous_law(p).discrete
-    assert continuous_law(p) is p.base is continuous_law(p.base)
+    assert not p.continuous.discrete
+    assert p.continuous is p.base is p.base.continuous
     assert torch.equal(p.mean, p.base.mean)
     assert torch.equal(p.std.square(), p.base.std.square())
     assert torch.equal(p.uncertainty().noise, p.base.uncertainty().noise)

@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import Any, cast
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 
 from fathomless import __version__
-from fathomless.app.peers import PEERS, Peer
+from fathomless.app.peers import PEERS, Peer, round_law
 from fathomless.data.duplicates import find_duplicates
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
@@ -32,8 +32,8 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.scores import Score
 from fathomless.families import registry
-from fathomless.posterior.distributions import ContinuousPredictive
-from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.distributions import NumberPredictive
+from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.metrics import standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
@@ -259,14 +259,16 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
     Returns
     -------
     dict
-        "log_density" of each row of `test` (log probability if "on_lattice" is true), its "log_mass" if the target lies
-        on a lattice, "scores", "fit_seconds" and "predict_seconds"; or "failed", the error.
+        "log_density" of each row of `test` (log probability if "on_lattice" is true, and at "atoms"), its "log_mass"
+        for a single number, "scores", "fit_seconds" and "predict_seconds"; or "failed", the error. The log mass is that
+        of the prediction rounded to the lattice of the target, if there is one. Atoms have the probabilities of the
+        prediction, or else their shares in the training rows.
 
     Examples
     --------
     >>> rows = np.arange(40.0)[:, None]
     >>> sorted(evaluate_split(lambda: method("linear", "regression", 0), (rows, rows[:, 0]), (rows, rows[:, 0])))
-    ['fit_seconds', 'log_density', 'log_mass', 'on_lattice', 'predict_seconds', 'scores']
+    ['atoms', 'fit_seconds', 'log_density', 'log_mass', 'on_lattice', 'predict_seconds', 'scores']
     """
     try:
         with warnings.catch_warnings():
@@ -281,7 +283,7 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
             log_p, log_mass = list[float](), list[float]()
             for p in recorder.predictions:
                 log_p += p.log_prob(truth[first : first + len(p)]).tolist()
-                if (law := _round_law(p, fitted.target_)) is not None:
+                if law := _comparable(p, fitted.target_, train[1]):
                     log_mass += law.log_prob(truth[first : first + len(p)]).tolist()
                 first += len(p)
     except (Exception, RecursionError) as error:  # one failed method does not end the comparison
@@ -290,20 +292,28 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
         "log_density": log_p,
         "log_mass": log_mass,
         "on_lattice": evaluation.on_lattice,
+        "atoms": list(evaluation.atoms),
         "scores": {key: score.value for key, score in evaluation.scores.items()},
         "fit_seconds": seconds,
         "predict_seconds": recorder.seconds,
     }
 
 
-def _round_law(p: Any, target: Any) -> LatticePredictive | None:
-    """Return a prediction rounded to the lattice of its target; None for classes and for targets without a lattice."""
-    if isinstance(p, LatticePredictive):
-        return p
-    single = isinstance(p, ContinuousPredictive) and len(target.lattice) == 1
-    if not single or not target.lattice[0].step:
+def _comparable(p: Any, target: Any, y: Any) -> NumberPredictive | None:
+    """Return a prediction with the probabilities of single values that the target may have.
+
+    A prediction is rounded to the lattice of the target. Atoms that it does not have get their shares in the training
+    targets `y`. None for classes and several targets.
+    """
+    if not isinstance(p, NumberPredictive) or len(target.lattice) != 1:
         return None
-    return LatticePredictive.of(p, target.lattice[0].step, target.lattice[0].offset)
+    law = round_law(p, target) if target.lattice[0].step else p
+    atoms = fit_target(y, hurdle=True).hurdle
+    if atoms and not isinstance(p, HurdlePredictive):
+        number = replace(target, hurdle=atoms).number_atoms(target.encode(y))
+        shares = np.bincount(number, minlength=len(atoms) + 1) / len(number)
+        law = HurdlePredictive.of(law, atoms, torch.from_numpy(np.log(shares)))
+    return law
 
 
 def method(name: str, task: str, seed: int, **options: Any) -> Any:
@@ -324,11 +334,12 @@ def method(name: str, task: str, seed: int, **options: Any) -> Any:
 def _rank(by_method: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str, str]) -> tuple[Compared, ...]:
     """Sort methods by the mean log density of all rows; methods that failed in a fold are last.
 
-    If a method predicts distributions on a lattice, all methods are scored by log probability: the laws of the others
-    are rounded.
+    If a method predicts distributions on a lattice or with atoms, all methods are scored so: the laws of the others are
+    rounded, and get the shares of the atoms.
     """
     every = [fold for folds in by_method.values() for fold in folds if "failed" not in fold]
-    kind = "log_mass" if any(fold.get("on_lattice") for fold in every) else "log_density"
+    has_mass = any(fold.get("on_lattice") or fold.get("atoms") for fold in every)
+    kind = "log_mass" if has_mass else "log_density"
     log_p = dict[str, Array]()
     done = dict[str, dict[str, Any]]()
     for name, folds in by_method.items():

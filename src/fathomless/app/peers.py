@@ -4,7 +4,8 @@ All use the library's encoding of the table. The constant prediction is a Gaussi
 of the training rows, or their class frequencies. The linear model is scikit-learn's Bayesian ridge, with its own
 predictive density, or logistic regression. Boosting is scikit-learn's gradient boosting with histograms. It has no
 density for numeric targets: the residuals of a held-out fifth of the training rows give the standard deviation of a
-Gaussian, and the model is then fitted to all rows.
+Gaussian, and the model is then fitted to all rows. If the target has atoms, the models of numbers are fitted to the
+other values, and those of classes predict the atoms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +22,14 @@ from fathomless.data.duplicates import find_duplicates
 from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
-from fathomless.posterior.lattice import LatticePredictive, continuous_law
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive
+from fathomless.posterior.hurdle import HurdlePredictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.predictive import concatenate
 from fathomless.system.rng import fold_in
 
-__all__ = ["PEERS", "CrossFittedPeer", "Peer"]
+__all__ = ["PEERS", "CrossFittedPeer", "Peer", "round_law"]
 
 #: Names and descriptions of the simple models.
 PEERS: Mapping[str, str] = {
@@ -56,6 +58,7 @@ class Peer:
     """
 
     target_: ClassLabels | TargetScale
+    _predict: Callable[[Array], tuple[Array, ...]]
 
     def __init__(self, name: str, task: str, seed: int, *, on_lattice: bool = False) -> None:
         self.name = name
@@ -69,16 +72,24 @@ class Peer:
         """Fit the model to a table (N, C) and a target (N,); `schema` and `target` may be fitted to more rows."""
         self.schema_ = schema or fit_schema(X, missing="impute", unseen="ignore")
         x = encode(self.schema_, X)
-        self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y))
+        self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y, hurdle=True))
         z = self.target_.encode(y)
-        self._predict = (
-            self._fit_classes(x, z) if self.task == "classification" else self._fit_numbers(x, z.reshape(-1))
-        )
+        if isinstance(self.target_, ClassLabels):
+            self._predict = self._fit_classes(x, z)
+            return self
+        number = self.target_.number_atoms(cast(Array, z))
+        others = np.flatnonzero(number == 0)
+        others = others if len(others) else np.arange(len(number))
+        self._predict = self._fit_numbers(take(x, others), z[others].reshape(-1))
+        if self.target_.hurdle:
+            numbers = fit_labels(np.repeat(np.arange(len(self.target_.hurdle) + 1), 2))
+            self._atoms = type(self)(self.name, "classification", self.seed).fit(X, number, self.schema_, numbers)
         return self
 
-    def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive | LatticePredictive:
+    def predict_dist(self, X: Any) -> ClassPredictive | NumberPredictive:
         """Return the predictive distribution of rows."""
-        parts = self._predict(encode(self.schema_, X))
+        x = encode(self.schema_, X)
+        parts = self._predict(x)
         log_weight = torch.zeros(1, dtype=torch.float64)  # a mixture of one component
         if isinstance(self.target_, ClassLabels):
             log_p = torch.as_tensor(np.log(parts[0]), dtype=torch.float64)[None]
@@ -86,16 +97,19 @@ class Peer:
         scale, shift = self.target_.scale[0], self.target_.mean[0]
         loc, width = (torch.as_tensor(part, dtype=torch.float64)[None, :, None] for part in parts)
         component = Normal(shift + scale * loc, scale * width)
-        law = ContinuousPredictive(log_weight, log_weight.long(), component, squeeze=True)
-        if not self.on_lattice:
-            return law
-        (lattice,) = self.target_.lattice
-        return LatticePredictive.of(law, lattice.step, lattice.offset)
+        law: NumberPredictive = ContinuousPredictive(log_weight, log_weight.long(), component, squeeze=True)
+        if self.on_lattice:
+            law = round_law(law, self.target_)
+        if self.target_.hurdle:
+            law = HurdlePredictive.of(
+                law, self.target_.hurdle, cast(ClassPredictive, self._atoms.predict_dist(X)).log_probs.T
+            )
+        return law
 
     def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         """Return the function that predicts class probabilities."""
-        labels = cast(ClassLabels, self.target_).labels
-        frequency = np.clip(np.bincount(z, minlength=len(labels)) / len(z), _LEAST, None)
+        classes = len(cast(ClassLabels, self.target_).labels)
+        frequency = np.clip(np.bincount(z, minlength=classes) / len(z), _LEAST, None)
         frequency /= frequency.sum()
         # Boosting and logistic regression need at least two classes.
         if self.name == "constant" or len(np.unique(z)) < 2:
@@ -107,7 +121,7 @@ class Peer:
         ).fit(x, z)
 
         def predict(rows: Array) -> tuple[Array]:
-            p = np.full((len(rows), len(labels)), _LEAST)
+            p = np.full((len(rows), classes), _LEAST)
             p[:, model.classes_] = np.clip(model.predict_proba(rows), _LEAST, None)
             return (p / p.sum(1, keepdims=True),)
 
@@ -156,7 +170,7 @@ class CrossFittedPeer:
     def __init__(self, peers: Sequence[Peer]) -> None:
         self.peers, self.target_ = peers, peers[0].target_
 
-    def predict_dist(self, X: Any, *, fold: Any) -> ClassPredictive | ContinuousPredictive | LatticePredictive:
+    def predict_dist(self, X: Any, *, fold: Any) -> ClassPredictive | NumberPredictive:
         """Return the predictive distribution of rows of the folds ``fold[0]``."""
         which = np.asarray(fold)[0]
         parts = [self.peers[k].predict_dist(take(X, np.flatnonzero(which == k))) for k in np.unique(which)]
@@ -164,6 +178,20 @@ class CrossFittedPeer:
         whole = concatenate(parts)
         if isinstance(whole, ClassPredictive):
             return replace(whole, log_p=whole.log_p[:, back])
-        continuous = continuous_law(cast(ContinuousPredictive | LatticePredictive, whole))
-        law = replace(continuous, component=continuous.component.map_parameters(lambda values: values[:, back]))
-        return replace(whole, base=law) if isinstance(whole, LatticePredictive) else law
+        return cast(NumberPredictive, whole).take(back)
+
+
+def round_law(p: NumberPredictive, target: TargetScale) -> NumberPredictive:
+    """Return a prediction rounded to the lattice of its target; the prediction itself if it has probabilities.
+
+    Parameters
+    ----------
+    p : NumberPredictive
+        Prediction of one target.
+    target : TargetScale
+        Target with a lattice.
+    """
+    if isinstance(p, HurdlePredictive):
+        return replace(p, base=round_law(p.base, target))
+    (lattice,) = target.lattice
+    return LatticePredictive.of(p, lattice.step, lattice.offset) if isinstance(p, ContinuousPredictive) else p

@@ -39,6 +39,7 @@ def fold_rows(
     groups: Array | None = None,
     blocks: bool = False,
     together: bool = True,
+    strata: Array | None = None,
 ) -> Tensor:
     """Assign rows to folds of nearly equal size.
 
@@ -60,6 +61,8 @@ def fold_rows(
     together : bool
         True if equal rows (of x and y) are copies, which share a fold. See
         :func:`~fathomless.data.duplicates.find_duplicates`. Ignored if `groups` is given.
+    strata : ndarray of int, shape (N,), optional
+        Numbers 0, 1, ... by which folds are stratified if y is not a class.
 
     Returns
     -------
@@ -85,6 +88,8 @@ def fold_rows(
         )
     rare = np.zeros(len(y), dtype=bool)
     label = np.zeros(units, dtype=np.int64)
+    if strata is not None:
+        label[unit[::-1]] = strata[::-1]
     if y.dtype.kind == "i":
         label[unit[::-1]] = y[::-1]  # class of the first row of each unit
         distinct = np.bincount(label, minlength=int(y.max()) + 1)

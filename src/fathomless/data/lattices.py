@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_LATTICE", "AtomTally", "Lattice", "LatticeTally", "find_atoms", "find_lattice"]
+__all__ = ["NO_LATTICE", "AtomTally", "Lattice", "LatticeTally", "find_atoms", "find_hurdle", "find_lattice"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -22,6 +22,10 @@ _FINEST = 1e-4  # step of a lattice in standard deviations below which it is ign
 _SMALLEST = 1e-12  # step in units of the range below which the search ends
 _LEAST_SHARE = 0.05  # share of the rows of an atom
 _LEAST_ROWS = 10  # number of rows of an atom
+_PROMINENT = 3.0  # rows of an atom on a lattice, relative to those of the most frequent point near it
+_NEAR = 3  # distance of these points in steps
+_LEAST_OTHERS = 30  # number of rows without atoms
+_LEAST_DISTINCT = 10  # number of their distinct values
 _KEPT = 2000  # distinct values that are counted in a stream
 
 
@@ -172,6 +176,46 @@ def find_atoms(values: Floats) -> tuple[float, ...]:
     """
     distinct, counts = np.unique(values, return_counts=True)
     return tuple(distinct[counts >= _least_count(len(values))].tolist())
+
+
+def find_hurdle(values: Floats, lattice: Lattice) -> tuple[float, ...]:
+    """Return the atoms of a column that a law of its other values does not describe, ascending.
+
+    On a lattice, an atom has at least 3 times as many rows as every point within 3 steps of it: the number 0 of a
+    column of counts often has many rows, as 1 and 2 have. There are none if fewer than 30 rows, or fewer than 10
+    distinct values, are left.
+
+    Parameters
+    ----------
+    values : ndarray, shape (N,)
+        Finite numbers.
+    lattice : Lattice
+        Lattice of the column.
+
+    Examples
+    --------
+    >>> amounts = np.concatenate([np.zeros(20), np.arange(40.0) ** 1.5])
+    >>> find_hurdle(amounts, find_lattice(amounts))
+    (0.0,)
+    """
+    atoms = find_atoms(values)
+    if lattice.step:
+        distinct, counts = np.unique(values, return_counts=True)
+        atoms = tuple(
+            atom
+            for atom in atoms
+            if counts[distinct == atom][0] >= _PROMINENT * _count_near(distinct, counts, atom, lattice.step)
+        )
+    others = values[~np.isin(values, atoms)]
+    enough = len(others) >= _LEAST_OTHERS and len(np.unique(others)) >= _LEAST_DISTINCT
+    return atoms if enough else ()
+
+
+def _count_near(distinct: Floats, counts: npt.NDArray[np.int64], atom: float, step: float) -> int:
+    """Return the number of rows of the most frequent value near an atom."""
+    distance = np.abs(distinct - atom)
+    near = (distance > 0.5 * step) & (distance < (_NEAR + 0.5) * step)
+    return int(counts[near].max(initial=0))
 
 
 def _least_count(rows: int) -> float:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fathomless.data.cells import get_column_names
 from fathomless.data.frames import check_weight, ordered_categories, read_labels, read_target, read_vector
-from fathomless.data.lattices import NO_LATTICE, AtomTally, Lattice, LatticeTally, find_atoms, find_lattice
+from fathomless.data.lattices import NO_LATTICE, AtomTally, Lattice, LatticeTally, find_atoms, find_hurdle, find_lattice
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.data.schema import (
     Floats,
@@ -260,6 +260,9 @@ class TargetScale:
     atoms : tuple of tuple of float, length K
         Values of each output that at least 5 % and at least 10 of the rows share; sample weights are ignored. Empty
         if they are unknown.
+    hurdle : tuple of float
+        Atoms of a single output that are predicted apart from its other values. Mean and scale are then those of the
+        other values.
     """
 
     mean: tuple[float, ...]
@@ -267,6 +270,7 @@ class TargetScale:
     ndim: int
     lattice: tuple[Lattice, ...] = field(default=(), compare=False)
     atoms: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
+    hurdle: tuple[float, ...] = ()
 
     @property
     def steps(self) -> tuple[float, ...]:
@@ -291,6 +295,13 @@ class TargetScale:
             check_encoded(f"y, output {k}", z[:, k])
         return cast(Floats, z)
 
+    def number_atoms(self, z: Floats) -> npt.NDArray[np.int64]:
+        """Return the number 1, 2, ... of the atom of each encoded target (N, K), and 0 for other values, (N,)."""
+        number = np.zeros(len(z), dtype=np.int64)
+        for j, atom in enumerate(self.hurdle, start=1):
+            number[z[:, 0] == (atom - self.mean[0]) / self.scale[0]] = j
+        return number
+
     def decode(self, z: npt.NDArray[Any]) -> Floats:
         """Invert :meth:`encode`; (..., K) becomes (..., K), or (...) if the target was a vector."""
         z = np.asarray(z, dtype=np.float64)
@@ -306,12 +317,14 @@ class TargetScale:
             plain["lattice"] = [[lattice.step, lattice.offset] for lattice in self.lattice]
         if any(self.atoms):
             plain["atoms"] = [list(values) for values in self.atoms]
+        if self.hurdle:
+            plain["hurdle"] = list(self.hurdle)
         return plain
 
     @staticmethod
     def from_json(obj: Any) -> "TargetScale":
         """Rebuild a scale; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
-        optional = {key: list for key in ("lattice", "atoms") if isinstance(obj, dict) and key in obj}
+        optional = {key: list for key in ("lattice", "atoms", "hurdle") if isinstance(obj, dict) and key in obj}
         check_fields(obj, {"mean": list, "scale": list, "ndim": int, **optional}, "a target scale")
         mean, scale, ndim = obj["mean"], obj["scale"], obj["ndim"]
         numbers = all(type(v) is float and math.isfinite(v) for v in mean + scale)
@@ -325,9 +338,11 @@ class TargetScale:
         lattice = [pair or [0.0, 0.0] for pair in lattice]
         if any(len(pair) != 2 or not (0.0 <= pair[1] <= pair[0]) for pair in lattice):
             raise DataError(f"the saved target scale was altered: {lattice} are not lattices")
-        return TargetScale(
-            tuple(mean), tuple(scale), ndim, tuple(Lattice(*pair) for pair in lattice), tuple(map(tuple, atoms))
-        )
+        hurdle = obj.get("hurdle", [])
+        if not _are_lists([hurdle], 1) or (hurdle and len(mean) != 1) or sorted(set(hurdle)) != hurdle:
+            raise DataError(f"the saved target scale was altered: the atoms {hurdle} are not ascending numbers")
+        lattices = tuple(Lattice(*pair) for pair in lattice)
+        return TargetScale(tuple(mean), tuple(scale), ndim, lattices, tuple(map(tuple, atoms)), tuple(hurdle))
 
 
 def _are_lists(values: list[Any], count: int) -> bool:
@@ -336,7 +351,7 @@ def _are_lists(values: list[Any], count: int) -> bool:
     return lists and all(type(v) is float and math.isfinite(v) for part in values for v in part)
 
 
-def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
+def fit_target(y: Any, weight: npt.NDArray[Any] | None = None, *, hurdle: bool = False) -> TargetScale:
     """Fit the mean and scale of a numeric target, and find its lattice and its atoms.
 
     Parameters
@@ -345,6 +360,8 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
         Target.
     weight : ndarray, shape (N,), optional
         Sample weights.
+    hurdle : bool
+        True to find the atoms of a single output that are predicted apart (:attr:`TargetScale.hurdle`).
 
     Warns
     -----
@@ -371,13 +388,20 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     for name, column in zip(_name_outputs(y, len(columns)), columns, strict=True):
         if (far := find_outliers(column, weight)) is not None:
             _warn_of_outliers(name, far, len(column))
-    scales = [compute_moments(column, weight) for column in columns]
+    lattices = tuple(map(find_lattice, columns))
+    apart = find_hurdle(columns[0], lattices[0]) if hurdle and len(columns) == 1 else ()
+    if apart:
+        others = ~np.isin(columns[0], apart)
+        scales = [compute_moments(columns[0][others], None if weight is None else weight[others])]
+    else:
+        scales = [compute_moments(column, weight) for column in columns]
     return TargetScale(
         tuple(mean for mean, _ in scales),
         tuple(scale for _, scale in scales),
         values.ndim,
-        tuple(map(find_lattice, columns)),
+        lattices,
         tuple(map(find_atoms, columns)),
+        apart,
     )
 
 

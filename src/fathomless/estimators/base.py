@@ -31,6 +31,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
+from fathomless.estimators.hurdle import add_atoms, leave_out_atoms
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
 from fathomless.estimators.predictor import (
@@ -63,6 +64,7 @@ from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.conformal import ConformalScores
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
+from fathomless.posterior.hurdle import AtomNetworks
 from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
@@ -108,6 +110,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     recalibration_ : Recalibration or None
         Laws of the standardised residual of a regression (`recalibrate`); None if they do not improve the
         cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain.
+    hurdle_ : AtomNetworks or None
+        Probabilities of the atoms of the target of a regression, which are in ``target_.hurdle``; None without atoms.
     device_ : str
         Device of the fit: "cpu", or the kind of an accelerator and its name.
     resumable_ : bool
@@ -119,6 +123,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     target_: Target
     likelihood_: Likelihood
     recalibration_: Recalibration | None
+    hurdle_: AtomNetworks | None
     model_: Model
     structure_: Structure
     relevance_: dict[str, dict[str, float]]
@@ -237,10 +242,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the inference strategy for the options."""
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Compute the posterior with the strategy, and recalibrate it."""
+        """Compute the posterior with the strategy, recalibrate it, and add the atoms of the target."""
         problem = self._problem()
-        fitted = self._strategy(prepared).infer(problem, prepared, self._session())
-        return recalibrate(fitted, prepared, problem)
+        others = leave_out_atoms(prepared)
+        fitted = self._strategy(others).infer(problem, others, self._session())
+        return add_atoms(recalibrate(fitted, others, problem), prepared)
 
     def _problem(self) -> Problem:
         """Return the networks of the options, or the fitted network that a fit continues from."""
@@ -418,6 +424,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.model_ = fitted.model
         self.likelihood_ = fitted.likelihood
         self.recalibration_ = fitted.recalibration
+        self.hurdle_ = fitted.hurdle
         self.history_ = fitted.history
         self.n_iter_ = fitted.n_iter
         self._score = fitted.score
@@ -520,6 +527,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.model_ = predictor.model
         self.likelihood_ = predictor.likelihood
         self.recalibration_ = predictor.recalibration
+        self.hurdle_ = predictor.hurdle
         self.fit_diagnostics_ = predictor.diagnostics
         self.history_ = restored.history
         self.n_iter_ = restored.n_iter
@@ -548,6 +556,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
             **({} if self.recalibration_ is None else add_prefix("recalibration", self.recalibration_.state_dict())),
+            **({} if self.hurdle_ is None else add_prefix("hurdle", self.hurdle_.state_dict())),
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
@@ -614,6 +623,7 @@ class PredictiveEstimator(Estimator, ABC):
             weight_draws=self.weight_draws,
             fold=self.fold_,
             recalibration=self.recalibration_,
+            hurdle=self.hurdle_,
             conformal=self._conformal,
         )
 
@@ -621,7 +631,9 @@ class PredictiveEstimator(Estimator, ABC):
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
         It stores the parameters of every component, S × N × K numbers. For counts, grades and coarsely rounded targets
-        it is a :class:`~fathomless.posterior.lattice.LatticePredictive`, whose ``log_prob`` is a log probability.
+        it is a :class:`~fathomless.posterior.lattice.LatticePredictive`, whose ``log_prob`` is a log probability. If
+        single values have many rows, such as zero in a column of amounts, it is a
+        :class:`~fathomless.posterior.hurdle.HurdlePredictive`.
 
         Parameters
         ----------

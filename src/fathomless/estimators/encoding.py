@@ -230,15 +230,15 @@ class NumberTask(_Rows):
         return weight
 
     def fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        """Fit the scale of the target to all rows."""
-        scale = fit_target(y, weight)
+        """Fit the scale of the target to all rows, and find its atoms if they are predicted apart."""
+        scale = fit_target(y, weight, hurdle=self.is_recalibrated)
         return replace(scale, ndim=2) if self.density else scale
 
     def first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
         """Fit the scale of the target to the first of several parts."""
         if classes is not None:
             raise DataError("classes were given, but this estimator predicts numbers; leave them out")
-        return self.fit_target(y, weight)
+        return replace(fit_target(y, weight), ndim=2) if self.density else fit_target(y, weight)
 
     @property
     def target_class(self) -> type[TargetScale]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_group, pack, unpack
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive, Predictive
+from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
 from fathomless.posterior.pool import Pool
@@ -38,9 +39,9 @@ __all__ = ["Evaluation", "evaluate"]
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-NumberPredictive: TypeAlias = ContinuousPredictive | LatticePredictive
 
 _CHUNK = 16384  # rows predicted at once
+_LEAST_SHARE = 1e-12  # probability of an atom, or of other values, that no row has
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
@@ -69,9 +70,10 @@ class Evaluation:
     rows : int
         Number of rows of the scores; a row of weight k counts as k rows.
     scores : mapping of str to Score
-        Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`),
-        rmse, mae, r2, crps, interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95
-        (fraction of rows inside the central interval); all but the first are averaged over targets. Evaluations of
+        Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`,
+        and for rows at `atoms`), rmse, mae, r2, crps, interval_score_90 (of the central 90 % interval), coverage_50,
+        coverage_90, coverage_95 (fraction of rows inside the central interval); all but the first are averaged over
+        targets. Evaluations of
         older versions have no interval_score_90. Classification: log_likelihood, accuracy, brier, ece, rps (ranked
         probability score) if the classes are ordered, and auroc of the second class if there are two classes and both
         occur.
@@ -100,6 +102,9 @@ class Evaluation:
     on_lattice : bool
         True if predictions are distributions on a lattice, see
         :class:`~fathomless.posterior.lattice.LatticePredictive`.
+    atoms : tuple of float
+        Values of the target that are predicted apart from others, see
+        :class:`~fathomless.posterior.hurdle.HurdlePredictive`.
     """
 
     name: str
@@ -114,6 +119,7 @@ class Evaluation:
     confusion: Ints | None
     conditional: tuple[ConditionalCoverage, ...] = ()
     on_lattice: bool = False
+    atoms: tuple[float, ...] = ()
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -137,6 +143,7 @@ class Evaluation:
             "labels": self.labels,
             "targets": self.targets,
             **({"on_lattice": True} if self.on_lattice else {}),
+            **({"atoms": list(self.atoms)} if self.atoms else {}),
         }
         if self.conditional:
             meta["conditional"] = pack(self.conditional)
@@ -422,10 +429,10 @@ def _evaluate_numbers(
     generator = torch.Generator().manual_seed(0)
     predictions: list[_NumberPredictions] = []
     pictures = []
-    on_lattice = False
+    on_lattice, atoms = False, tuple[float, ...]()
     for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
         p = cast(NumberPredictive, p)
-        on_lattice = isinstance(p, LatticePredictive)
+        on_lattice, atoms = p.discrete, p.atoms if isinstance(p, HurdlePredictive) else ()
         predictions.append(_predict_numbers(p, y[part], generator))
         if len(picked):
             pictures.append(_picture_of_numbers(p.take(picked), y[part][picked]))
@@ -438,7 +445,7 @@ def _evaluate_numbers(
         task="regression",
         rows=_count_rows(y, weight),
         scores=_number_scores(rows, y, weight),
-        baseline=_number_scores(_constant_prediction(y, known, weight, generator, on_lattice=on_lattice), y, weight),
+        baseline=_number_scores(_constant_prediction(y, known, weight, generator, on_lattice, atoms), y, weight),
         labels=(),
         targets=targets,
         arrays=_concatenate(pictures),
@@ -459,12 +466,14 @@ def _evaluate_numbers(
             weight=weight,
         ),
         on_lattice=on_lattice,
+        atoms=atoms,
     )
 
 
 def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
-    if isinstance(p, LatticePredictive):
+    if isinstance(p, LatticePredictive | HurdlePredictive):
         return _predict_points(p, y, generator)
+    assert isinstance(p, ContinuousPredictive)
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
     pit = mixture.cdf(y).numpy()
     return _NumberPredictions(
@@ -478,13 +487,22 @@ def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator)
     )
 
 
-def _predict_points(p: LatticePredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
-    truth = torch.tensor(y).reshape(p.shape)
-    below, up_to = p.cdf_before(truth), p.cdf(p.round(truth))
+def _predict_points(
+    p: LatticePredictive | HurdlePredictive, y: Floats, generator: torch.Generator
+) -> _NumberPredictions:
+    """Return the summaries of a distribution with probabilities of single values."""
+    truth = _round(p, torch.tensor(y).reshape(p.shape))
+    below, up_to = p.cdf_before(truth), p.cdf(truth)
     pit = below + uniform(below, generator) * (up_to - below)
     distance = torch.maximum(0.5 - up_to, below - 0.5).clamp_min(0.0)
     shown = (part.numpy().reshape(y.shape) for part in (p.crps(truth), pit, *p.interval(0.9), distance))
     return _NumberPredictions(p.mean.numpy().reshape(y.shape), p.log_prob(truth).numpy(), *shown)
+
+
+def _round(p: NumberPredictive, y: Tensor) -> Tensor:
+    """Return targets, rounded to points of the lattice if they lie on one."""
+    base = p.base if isinstance(p, HurdlePredictive) else p
+    return base.round(y) if isinstance(base, LatticePredictive) else y
 
 
 def _crps(law: Mixture | Pool, y: Floats) -> Floats:
@@ -504,9 +522,8 @@ def _crps(law: Mixture | Pool, y: Floats) -> Floats:
 def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
     low, high = p.interval(0.9)
     truth = y[:, 0] if p.squeeze else y
-    pit = p.cdf(truth)
-    if isinstance(p, LatticePredictive):  # the middle of the probabilities below and up to y
-        pit = 0.5 * (p.cdf_before(truth) + p.cdf(p.round(truth)))
+    point = _round(p, torch.tensor(truth))
+    pit = 0.5 * (p.cdf_before(point) + p.cdf(point))  # the middle of the probabilities below and up to y
     parts = p.uncertainty()
     shown = {
         "mean": p.mean,
@@ -520,21 +537,37 @@ def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
 
 
 def _constant_prediction(
-    y: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator, *, on_lattice: bool
+    y: Floats,
+    known: TargetScale,
+    weight: Floats | None,
+    generator: torch.Generator,
+    on_lattice: bool,
+    atoms: tuple[float, ...],
 ) -> _NumberPredictions:
-    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`."""
-    centre = average(y, weight)
-    mean = np.broadcast_to(centre, y.shape)
-    deviation = y.std(0) if weight is None else np.sqrt(average(np.square(y - centre), weight))
+    """Summarize the normal distribution with the mean and standard deviation of these rows.
+
+    It is rounded if `on_lattice`. With atoms, it is that of the other values, and the atoms have the frequencies of
+    these rows.
+    """
+    others = ~np.isin(y, atoms).any(1)
+    rows, of_rows = (y, weight)
+    if others.any() and not others.all():
+        rows, of_rows = y[others], None if weight is None else weight[others]
+    centre = average(rows, of_rows)
+    deviation = rows.std(0) if of_rows is None else np.sqrt(average(np.square(rows - centre), of_rows))
     scale = np.maximum(deviation, _LEAST_SPREAD * np.array(known.scale))  # a constant target has deviation zero
-    std = np.broadcast_to(scale, y.shape)
+    mean, std = np.broadcast_to(centre, y.shape), np.broadcast_to(scale, y.shape)
     normal = Normal(torch.tensor(mean), torch.tensor(std))
-    truth = torch.tensor(y)
-    if on_lattice:
+    if on_lattice or atoms:
         one = torch.zeros(1, dtype=torch.float64, device="cpu")
-        law = ContinuousPredictive(one, one.long(), normal.map_parameters(lambda values: values[None]))
-        (lattice,) = known.lattice
-        return _predict_points(LatticePredictive.of(law, lattice.step, lattice.offset), y, generator)
+        law: Any = ContinuousPredictive(one, one.long(), normal.map_parameters(lambda values: values[None]))
+        law = LatticePredictive.of(law, known.lattice[0].step, known.lattice[0].offset) if on_lattice else law
+        if atoms:
+            member = np.column_stack([others, *(y[:, 0] == atom for atom in atoms)]).astype(np.float64)
+            shares = average(member, weight)
+            law = HurdlePredictive.of(law, atoms, torch.tensor(shares).clamp_min(_LEAST_SHARE).log())
+        return _predict_points(law, y, generator)
+    truth = torch.tensor(y)
     log_density = normal.log_prob(truth).sum(1).numpy()
     low, high = (normal.icdf(torch.tensor(p, dtype=torch.float64, device="cpu")).numpy() for p in (0.05, 0.95))
     crps = metrics.crps_gaussian(y, mean, std)
@@ -590,7 +623,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
     groups_of_rows = unpack(meta.get("conditional", []))  # evaluations of older versions have none
-    kinds |= {"on_lattice": bool} if "on_lattice" in meta else {}
+    kinds |= {key: kind for key, kind in {"on_lattice": bool, "atoms": list}.items() if key in meta}
     check_fields({key: value for key, value in meta.items() if key != "conditional"}, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
@@ -618,6 +651,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         confusion=arrays.get("confusion"),
         conditional=groups_of_rows,
         on_lattice=meta.get("on_lattice", False),
+        atoms=tuple(map(float, meta.get("atoms", []))),
     )
 
 

@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -40,6 +40,7 @@ from fathomless.system.version import __version__
 
 __all__ = ["Exported", "build_module", "describe", "export"]
 
+_FAR = 1e-6  # smallest level of a quantile of other values than atoms
 _PARTS, _ROUNDS, _NEWTON = 4, 8, 2  # parts of an interval, number of subdivisions, Newton steps
 _PIECES = 1024  # intervals of the table of Student's t, for an accuracy of 1e-10
 _ROWS = 7  # rows of the example for tracing; the exported program accepts any number
@@ -74,6 +75,7 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
     if not all(0.0 < p < 1.0 for p in probabilities):
         raise DataError(f"levels={list(levels)} was given; probabilities between 0 and 1 are allowed")
     model, likelihood, recalibration = estimator.model_, estimator.likelihood_, estimator.recalibration_
+    hurdle = estimator.hurdle_
     if model.device.type != "cpu":
         model, likelihood = copy.deepcopy(model).cpu(), copy.deepcopy(likelihood).cpu()
 
@@ -98,7 +100,16 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
         laws = [(weights.exp()[:, None, None], components)]
         if recalibration is not None:
             laws = _recalibrate(laws[0], encoded.to(model.dtype), recalibration)
-        return _summarize(laws, units, probabilities, table)
+        shift, scale = (torch.as_tensor(units[name]).double() for name in ("shift", "scale"))
+        laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
+        if hurdle is None:
+            summary = _summarize(laws, probabilities, table)
+        else:
+            mass = hurdle.log_mass(encoded.to(model.dtype)).exp()[..., None]  # (A + 1, N, 1)
+            summary = _summarize_with_atoms(
+                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table
+            )
+        return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
 
     return trace(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
 
@@ -272,21 +283,63 @@ def _moments(laws: Sequence[Law]) -> tuple[Tensor, Tensor]:
     return mean, torch.stack(parts).sum(0)
 
 
-def _summarize(
-    laws: Sequence[Law], units: dict[str, Any], levels: Sequence[float], table: "_StudentTable | None"
-) -> dict[str, Tensor]:
-    """Return the summary of a mixture for each row, in the user's units."""
-    shift, scale = (torch.as_tensor(units[name]).double() for name in ("shift", "scale"))
-    laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
+def _summarize(laws: Sequence[Law], levels: Sequence[float], table: "_StudentTable | None") -> dict[str, Tensor]:
+    """Return mean and variance, (N, T), and quantiles, (N, T, L), of a mixture."""
     mean, variance = _moments(laws)
-    quantiles = _quantiles(laws, levels, table).movedim(0, -1)  # (N, T, L)
-    summary = {"mean": mean, "variance": variance, "quantiles": quantiles}
-    return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
-
-
-def _quantiles(laws: Sequence[Law], levels: Sequence[float], table: "_StudentTable | None" = None) -> Tensor:
-    """Return the quantiles of a mixture, shape (L, N, T); the table is that of the first law."""
     p = torch.tensor(levels, dtype=torch.float64)[:, None, None]
+    return {"mean": mean, "variance": variance, "quantiles": _quantiles(laws, p, table).movedim(0, -1)}
+
+
+def _summarize_with_atoms(
+    laws: Sequence[Law],
+    mass: Tensor,
+    atoms: Sequence[float],
+    levels: Sequence[float],
+    table: "_StudentTable | None",
+) -> dict[str, Tensor]:
+    """Return the summary of a law with atoms; see :mod:`fathomless.posterior.hurdle`.
+
+    `mass`, (A + 1, N, 1), has the probabilities of other values and of each atom.
+    """
+    other_mean, other_variance = _moments(laws)
+    other, *each = mass.unbind(0)
+    mean = other * other_mean + sum(p * a for p, a in zip(each, atoms, strict=True))
+    variance = other * (other_variance + (other_mean - mean).square())
+    variance = variance + sum(p * (a - mean).square() for p, a in zip(each, atoms, strict=True))
+    below = _distribution(laws, table)
+    p = torch.tensor(levels, dtype=torch.float64)[:, None, None]
+    shape = (len(levels), *mean.shape)
+    low, high = torch.full(shape, -math.inf).double(), torch.full(shape, math.inf).double()
+    passed = torch.zeros(mean.shape).double()  # probability of the atoms before
+    counted = torch.zeros(shape).double()  # probability of the atoms below the quantile
+    for probability, atom in zip(each, atoms, strict=True):
+        passed = passed + probability
+        is_below = passed + other * below(torch.full((1, *mean.shape), atom).double())[0] < p
+        low = torch.where(is_below, atom, low)
+        high = torch.where(is_below | (high < math.inf), high, atom)
+        counted = torch.where(is_below, counted + probability, counted)
+    level = ((p - counted) / other).clamp(_FAR, 1.0 - _FAR)
+    quantiles = _quantiles(laws, level, table)
+    # the ONNX exporter cannot merge minimum and maximum with those at the end of the quantiles
+    quantiles = torch.where(quantiles < low, low, torch.where(quantiles > high, high, quantiles))
+    return {"mean": mean, "variance": variance, "quantiles": quantiles.movedim(0, -1)}
+
+
+def _distribution(laws: Sequence[Law], table: "_StudentTable | None") -> Callable[[Tensor], Tensor]:
+    """Return the distribution function of a mixture, for values (..., L, N, T); the table is that of the first law."""
+    tables = [table, *(None for _ in laws[1:])]
+    parts = [(*law, 1.0 / law[1].scale, own) for law, own in zip(laws, tables, strict=True)]
+
+    def below(y: Tensor) -> Tensor:
+        y = y.unsqueeze(-3)
+        each = [(w * _cdf(c, (y - c.loc) * inverse, own)).sum(-3) for w, c, inverse, own in parts]
+        return torch.stack(each).sum(0)
+
+    return below
+
+
+def _quantiles(laws: Sequence[Law], p: Tensor, table: "_StudentTable | None" = None) -> Tensor:
+    """Return the quantiles of a mixture at levels that broadcast to (L, N, T); the table is that of the first law."""
     # the quantile of a mixture lies between the smallest and the largest quantile of its components; those of a
     # heavier-tailed distribution bound them in closed form
     heaviest = (2.0 * p - 1.0) / torch.sqrt(2.0 * p * (1.0 - p))  # quantile of Student's t with 2 degrees of freedom
@@ -297,11 +350,10 @@ def _quantiles(laws: Sequence[Law], levels: Sequence[float], table: "_StudentTab
     tables = [table, *(None for _ in laws[1:])]
     parts = [(*law, inverse, own) for law, inverse, own in zip(laws, inverses, tables, strict=True)]
 
+    distribution = _distribution(laws, table)
+
     def excess(y: Tensor) -> Tensor:
-        """Return F(y) - p for y (..., L, N, T)."""
-        y = y.unsqueeze(-3)
-        below = [(w * _cdf(c, (y - c.loc) * inverse, own)).sum(-3) for w, c, inverse, own in parts]
-        return torch.stack(below).sum(0) - p
+        return distribution(y) - p
 
     def density(y: Tensor) -> Tensor:
         y = y.unsqueeze(-3)

@@ -16,8 +16,7 @@ from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.predictor import AnyPredictive
-from fathomless.posterior.distributions import ContinuousPredictive
-from fathomless.posterior.lattice import LatticePredictive, continuous_law
+from fathomless.posterior.distributions import NumberPredictive
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import fold_in
@@ -273,8 +272,7 @@ def _decode_value(column: Column, encoded: float) -> float | str:
 
 def _average_predictions(p: AnyPredictive, points: int, level: float) -> tuple[Floats, Floats, Floats]:
     """Return the average prediction over all rows at each point, and its quantiles over networks, (G, K) each."""
-    law = continuous_law(p) if isinstance(p, ContinuousPredictive | LatticePredictive) else p
-    predictions = law.component.mean if isinstance(law, ContinuousPredictive) else law.each_probs  # (S, N, K)
+    predictions = p.network_means if isinstance(p, NumberPredictive) else p.each_probs  # (S, N, K)
     of_networks = predictions.unflatten(1, (points, -1)).mean(2).numpy()  # (S, G, K)
     weight = p.log_weight.exp().numpy()
     weight = weight / weight.sum()

@@ -299,8 +299,9 @@ class NoiseOptions:
     recalibrate : bool
         Learn the law of the standardised residual given the row, from out-of-fold or held-out rows after training
         (:mod:`fathomless.inference.out_of_fold.recalibration`): its width, skewness and modes. It is used if it
-        improves the cross-validated log-likelihood. It requires ``likelihood="auto"``, ``calibrate=True`` and no fixed
-        noise; other laws stay unchanged.
+        improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of amounts,
+        are predicted apart (:mod:`fathomless.posterior.hurdle`). It requires ``likelihood="auto"``, ``calibrate=True``
+        and no fixed noise; other laws stay unchanged.
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))

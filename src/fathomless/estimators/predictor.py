@@ -24,11 +24,12 @@ from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import rename_saved
 from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.conformal import ConformalScores, interval_bounds, unit_moments
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_atom_networks
 from fathomless.posterior.indicators import IndicatorPredictive
-from fathomless.posterior.lattice import LatticePredictive, continuous_law
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
@@ -63,7 +64,7 @@ PREDICTED_AT_ONCE = 16384  #: rows predicted at once
 GUARANTEES = ("marginal", "group")
 
 #: Predictive distribution of any task.
-AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | LatticePredictive | IndicatorPredictive
+AnyPredictive: TypeAlias = ClassPredictive | NumberPredictive | IndicatorPredictive
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,8 @@ class Predictor:
         Fold of each training row, if networks were cross-fitted.
     recalibration : Recalibration, optional
         Laws of the standardised residual.
+    hurdle : AtomNetworks, optional
+        Probabilities of the atoms of the target.
     conformal : ConformalScores, optional
         Scores of out-of-fold or held-out rows of a regression, for intervals with a guarantee.
     """
@@ -108,6 +111,7 @@ class Predictor:
     weight_draws: int
     fold: Array | None = None
     recalibration: Recalibration | None = None
+    hurdle: AtomNetworks | None = None
     conformal: ConformalScores | None = None
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
@@ -174,11 +178,26 @@ class Predictor:
                 _check_finite(draws.f, start)
                 if networks_of is not None:
                     draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
-                chunk = predictive(draws, likelihood, **units)
-                if self.recalibration is not None and isinstance(chunk, ContinuousPredictive | LatticePredictive):
+                chunk: AnyPredictive = predictive(draws, likelihood, **units)
+                if isinstance(chunk, ContinuousPredictive | LatticePredictive):
                     of_row = None if fold is None else np.asarray(fold)[0, start : start + PREDICTED_AT_ONCE]
-                    chunk = _recalibrate(chunk, x, self.recalibration, units, of_row)
+                    chunk = self._complete(chunk, x, units, of_row)
             yield chunk
+
+    def _complete(
+        self, prediction: ContinuousPredictive | LatticePredictive, x: Tensor, units: Mapping[str, Any], fold: Any
+    ) -> NumberPredictive:
+        """Add the laws of the residual and the atoms of the target to a prediction of encoded rows (N, D).
+
+        For out-of-fold predictions `fold`, (N,), selects the networks that were not fitted to a row.
+        """
+        of_row = None if fold is None else torch.as_tensor(np.asarray(fold, dtype=np.int64), device="cpu")
+        if self.recalibration is not None:
+            prediction = _recalibrate(prediction, x, self.recalibration, units, of_row)
+        if self.hurdle is None:
+            return prediction
+        assert isinstance(self.target, TargetScale)
+        return HurdlePredictive.of(prediction, self.target.hurdle, self.hurdle.log_mass(x.cpu(), of_row))
 
     def predict_interval(
         self, X: Any, level: float = 0.9, guarantee: str | None = None, column: str | None = None
@@ -201,7 +220,7 @@ class Predictor:
             raise DataError("prediction intervals are for numeric targets; the target is a class")
         if guarantee is None and column is None:
             central = self.predict_dist(X)
-            assert isinstance(central, ContinuousPredictive | LatticePredictive)
+            assert isinstance(central, NumberPredictive)
             low, high = central.interval(level)
             return low.numpy(), high.numpy()
         with name_errors(self.name):
@@ -375,12 +394,13 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
     model = _build_models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
-    recalibration = None
+    recalibration, hurdle = None, None
     if isinstance(target, TargetScale):
         with bounds.limit_parameters(sum(tensor.numel() for tensor in saved.tensors.values())):
             recalibration = read_recalibration(
                 _under("recalibration/", saved.tensors), len(target.mean), task.width(schema)
             )
+            hurdle = read_atom_networks(_under("hurdle/", saved.tensors), len(target.hurdle), task.width(schema))
     model.to(device)  # after rebuild, which adds parts
     for prefix, module in (("model/", model), ("likelihood/", likelihood)):
         module.load_state_dict(_under(prefix, saved.tensors))
@@ -399,6 +419,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
             recalibration=recalibration,
+            hurdle=hurdle,
             conformal=_restore_conformal(saved, schema, target, model),
         ),
         history=nonfinite.decode_nonfinite(meta["history"]),
@@ -536,18 +557,16 @@ def _recalibrate(
     x: Tensor,
     recalibration: Recalibration,
     units: Mapping[str, Any],
-    fold: Any,
+    fold: Tensor | None,
 ) -> ContinuousPredictive | LatticePredictive:
-    """Add the laws of the standardised residual to a prediction of encoded rows (N, D).
+    """Add the laws of the standardised residual to a prediction; see :meth:`Predictor._complete`.
 
-    `units` are those of :meth:`~fathomless.estimators.encoding.NumberTask.units`. For out-of-fold predictions `fold`,
-    (N,), selects the networks that were not fitted to a row.
+    `units` are those of :meth:`~fathomless.estimators.encoding.NumberTask.units`.
     """
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
-    continuous = continuous_law(prediction)
+    continuous = prediction.continuous
     law = continuous.network_mixture
-    of_row = None if fold is None else torch.as_tensor(np.asarray(fold, dtype=np.int64), device="cpu")
-    laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, of_row)
+    laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, fold)
     laws = tuple(each.affine(shift, scale) for each in laws)
     recalibrated = replace(continuous, share=recalibration.share, residual_laws=laws)
     if isinstance(prediction, LatticePredictive):

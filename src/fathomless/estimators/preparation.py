@@ -30,7 +30,7 @@ from fathomless.data.groups import read_groups
 from fathomless.data.row_weights import read_weight, warn_of_sum
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema, some
-from fathomless.data.targets import ClassLabels, Target
+from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators.encoding import ColumnOptions, Task
 from fathomless.estimators.values import Splitter
 from fathomless.inference.variational.training import SMALL_BATCH
@@ -91,6 +91,9 @@ class Prepared:
         Weight of each of the M out-of-fold or held-out rows, with the sum 1 for each group; only if groups were given.
     resumed : list of dict
         Versions of software in the checkpoints that the fit resumed from, if they differ from the present ones.
+    atom, atom_held_out : Tensors of int64, shapes (N,) and (M,), optional
+        Number 1, 2, ... of the atom of each row of `train` and of `valid`, and 0 for other values; only if the target
+        has atoms that are predicted apart.
     """
 
     schema: Schema
@@ -109,6 +112,8 @@ class Prepared:
     repeats: EqualRows | None = None
     mass: Tensor | None = None
     resumed: list[dict[str, str]] = field(default_factory=list)
+    atom: Tensor | None = None
+    atom_held_out: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -296,6 +301,7 @@ def prepare(
     tensors = _to_tensors(rows.x, rows.z, weight, dtype)
     group = None if unit is None else torch.from_numpy(unit)
     mass = _share_of_group(table, rows)
+    atom = _number_atoms(table.target, rows)
     common: dict[str, Any] = {
         "seed": seed,
         "dtype": dtype,
@@ -318,11 +324,11 @@ def prepare(
             fold_of_row=of_row,
             group=group,
             mass=mass,
+            atom=atom,
             **common,
         )
-    train, valid, held = _hold_out(tensors, plan.share, seed, unit)
-    if group is not None:
-        group = group[torch.from_numpy(np.setdiff1d(np.arange(len(tensors)), held))]
+    train, valid, held = _hold_out(tensors, plan.share, seed, unit, atom)
+    trained = torch.from_numpy(np.setdiff1d(np.arange(len(tensors)), held))
     return Prepared(
         table.schema,
         table.target,
@@ -330,10 +336,19 @@ def prepare(
         train=_to_device(train, device),
         valid=None if valid is None else _to_device(valid, device),
         held_out=table.kept[np.isin(rows.place, held)],
-        group=group,
+        group=None if group is None else group[trained],
         mass=None if mass is None else mass[torch.from_numpy(held)],
+        atom=None if atom is None else atom[trained],
+        atom_held_out=None if atom is None else atom[torch.from_numpy(held)],
         **common,
     )
+
+
+def _number_atoms(target: Target, rows: Encoded) -> Tensor | None:
+    """Return the number of the atom of each arranged row, (N,), and 0 for other values; None without atoms."""
+    if not isinstance(target, TargetScale) or not target.hurdle:
+        return None
+    return torch.from_numpy(target.number_atoms(rows.z))
 
 
 def _share_of_group(table: Table, rows: Encoded) -> Tensor | None:
@@ -497,14 +512,18 @@ def _assign_folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Te
     if plan.optional and table.groups is None and not can_be_folded(rows.x, rows.z, together=together):
         return None
     options: dict[str, Any] = {"groups": table.groups, "blocks": plan.folds == "blocks", "together": together}
+    atom = _number_atoms(table.target, rows)
+    options["strata"] = None if atom is None else atom.numpy()
     return fold_rows(rows.x, rows.z, plan.members, plan.repeats, seed, **options).repeat(plan.copies, 1)
 
 
-def _hold_out(rows: Rows, share: float, seed: int, unit: Array | None) -> tuple[Rows, Rows | None, Array]:
+def _hold_out(
+    rows: Rows, share: float, seed: int, unit: Array | None, atom: Tensor | None
+) -> tuple[Rows, Rows | None, Array]:
     """Split off held-out rows, with the rows of a unit together; return also the indices of the held-out rows."""
     if share == 0.0:
         return rows, None, np.zeros(0, dtype=np.int64)
-    strata = None if rows.y.is_floating_point() else rows.y  # classes keep their frequencies in both parts
+    strata = atom if rows.y.is_floating_point() else rows.y  # classes and atoms keep their frequencies in both parts
     train, valid = split_units(unit, len(rows), share, as_generator(fold_in(seed, "split")), strata=strata)
     if not len(valid):
         return rows, None, np.zeros(0, dtype=np.int64)

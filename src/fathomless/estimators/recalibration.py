@@ -16,9 +16,9 @@ from fathomless.estimators.problem import Problem
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
-from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.distributions import NumberPredictive
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.lattice import LatticePredictive, continuous_law
+from fathomless.posterior.lattice import LatticePredictive
 
 __all__ = ["recalibrate"]
 
@@ -85,7 +85,7 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
     )
     x = rows.x.cpu().numpy()
     prediction = concatenate_parts(predictor.predict_parts(lambda part: x[part], len(x), folds), len(x))
-    law = continuous_law(cast("ContinuousPredictive | LatticePredictive", prediction)).network_mixture
+    law = cast(NumberPredictive, prediction).continuous.network_mixture
     units = problem.task.units(table.target)
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
     y = rows.y.double().cpu()

@@ -13,6 +13,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.candidates import expand_candidates
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.finalize import automatic_members
+from fathomless.estimators.hurdle import add_atoms, leave_out_atoms
 from fathomless.estimators.last_layer import fit_heads_in_sample
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
@@ -245,13 +246,14 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
                 "structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]
-    starts = [problem.start(table, table.seed) for problem, table in zip(problems, prepared, strict=True)]
-    train = [cast(Rows, table.train) for table in prepared]
+    without_atoms = [leave_out_atoms(table) for table in prepared]
+    starts = [problem.start(table, table.seed) for problem, table in zip(problems, without_atoms, strict=True)]
+    train = [cast(Rows, table.train) for table in without_atoms]
     fits = fit_batched(
         [model for model, _ in starts],
         [likelihood for _, likelihood in starts],
         train,
-        [table.valid for table in prepared if table.valid is not None],
+        [table.valid for table in without_atoms if table.valid is not None],
         training=[
             e._training_plan().training(rows.count, len(rows)) for e, rows in zip(estimators, train, strict=True)
         ],
@@ -260,7 +262,9 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     errors = [fitted.error for fitted in fits if fitted.error]
     if errors:
         raise DivergenceError(f"{len(errors)} of {len(fits)} trainings failed; the first error: {errors[0]}")
-    for estimator, problem, table, fitted in zip(estimators, problems, prepared, fits, strict=True):
+    for estimator, problem, table, others, fitted in zip(
+        estimators, problems, prepared, without_atoms, fits, strict=True
+    ):
         if problem.head != "point":
-            fitted = fit_heads_in_sample(fitted, problem.head, table, calibrate=estimator.calibrate)
-        estimator._store(table, recalibrate(fitted, table, problem))
+            fitted = fit_heads_in_sample(fitted, problem.head, others, calibrate=estimator.calibrate)
+        estimator._store(table, add_atoms(recalibrate(fitted, others, problem), table))

@@ -33,6 +33,7 @@ __all__ = [
     "ClassPredictive",
     "ContinuousPredictive",
     "Labels",
+    "NumberPredictive",
     "Predictive",
     "Values",
     "check_alike",
@@ -187,7 +188,119 @@ class Predictive(ABC):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ContinuousPredictive(Predictive):
+class NumberPredictive(Predictive):
+    """Predictive distribution of numeric targets, in their own units.
+
+    Subclasses define moments, distribution function and quantiles. The other names are those of SciPy.
+    """
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Mean of the target."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """Variance of the target, observation noise included."""
+
+    @property
+    @abstractmethod
+    def std(self) -> Tensor:
+        """Standard deviation of the target, observation noise included."""
+
+    @abstractmethod
+    def cdf(self, y: Values) -> Tensor:
+        """Probability of values up to y; y broadcasts to the rows."""
+
+    @abstractmethod
+    def sf(self, y: Values) -> Tensor:
+        """Probability of values above y, accurate in the upper tail; y broadcasts to the rows."""
+
+    @abstractmethod
+    def cdf_before(self, y: Values) -> Tensor:
+        """Probability of values below y; it differs from :meth:`cdf` if y itself has a positive probability."""
+
+    @abstractmethod
+    def icdf(self, p: Values) -> Tensor:
+        """Quantile: the smallest value up to which the probability is at least p; p broadcasts to the rows."""
+
+    @abstractmethod
+    def isf(self, q: Values) -> Any:
+        """Smallest value that the target exceeds with probability at most q, accurate for small q."""
+
+    @abstractmethod
+    def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
+        """Return :meth:`log_prob` of each row's targets and its Monte Carlo error, both (N,), in nats."""
+
+    @abstractmethod
+    def take(self, rows: Any) -> Self:
+        """Return the prediction of some rows, given by an index or a mask."""
+
+    @property
+    @abstractmethod
+    def continuous(self) -> "ContinuousPredictive":
+        """Continuous law from which the prediction is made: the prediction itself, or a part of it."""
+
+    @property
+    @abstractmethod
+    def network_means(self) -> Tensor:
+        """Mean of the target under each drawn network, shape (S, N, T)."""
+
+    @property
+    def squeeze(self) -> bool:
+        """True if the axis of targets is dropped."""
+        return len(self.shape) == 1
+
+    @property
+    def var(self) -> Tensor:
+        """Variance, under the name of SciPy."""
+        return self.variance
+
+    @property
+    def median(self) -> Tensor:
+        """Median of the target."""
+        return self.icdf(0.5)
+
+    def quantiles(self, levels: Sequence[float]) -> Tensor:
+        """Return several quantiles for every row, shape (Q, N, T) or (Q, N)."""
+        return torch.stack([self.icdf(level) for level in levels])
+
+    def ppf(self, q: Values) -> Any:
+        """Quantile, as :meth:`icdf`; an array, or a tensor for a tensor.
+
+        Examples
+        --------
+        >>> from fathomless.posterior.mixtures import Normal
+        >>> even = torch.zeros(1, dtype=torch.float64)
+        >>> law = Normal(torch.zeros(1, 3, 1, dtype=torch.float64), torch.ones(1, 3, 1, dtype=torch.float64))
+        >>> p = ContinuousPredictive(even, even.long(), law, squeeze=True)
+        >>> p.ppf([[0.5], [0.975]]).round(2)  # two levels for three rows
+        array([[0.  , 0.  , 0.  ],
+               [1.96, 1.96, 1.96]])
+        """
+        return match_type(q, self.icdf(q))
+
+    def quantile(self, q: Values) -> Any:
+        """Quantile, as :meth:`ppf`."""
+        return self.ppf(q)
+
+    def interval(self, level: float) -> tuple[Tensor, Tensor]:
+        """Central interval, both ends included, that contains the target with at least this probability.
+
+        Columns are treated separately. If no single value has a positive probability, that of the interval is `level`.
+
+        Raises
+        ------
+        DataError
+            If ``level`` is not between 0 and 1.
+        """
+        level = checks.interval("level", level, 0.0, 1.0, closed=False)
+        return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ContinuousPredictive(NumberPredictive):
     """Predictive distribution of T continuous targets, in their own units.
 
     Results and arguments have the shape (N, T), or (N,) if the target was given as a one-dimensional array
@@ -222,6 +335,16 @@ class ContinuousPredictive(Predictive):
     def discrete(self) -> bool:
         """False."""
         return False
+
+    @property
+    def continuous(self) -> "ContinuousPredictive":
+        """The prediction itself."""
+        return self
+
+    @property
+    def network_means(self) -> Tensor:
+        """Mean of the target under each drawn network, without the laws of the residual, shape (S, N, T)."""
+        return self.component.mean
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -264,16 +387,6 @@ class ContinuousPredictive(Predictive):
         return self._squeeze(self.mixture.std)
 
     @property
-    def var(self) -> Tensor:
-        """Variance, under the name of SciPy."""
-        return self.variance
-
-    @property
-    def median(self) -> Tensor:
-        """Median of the target."""
-        return self.icdf(0.5)
-
-    @property
     def mc_error(self) -> Tensor:
         r"""Standard error of ``mean`` due to the finite number of networks, shaped like it, in units of the target.
 
@@ -293,30 +406,13 @@ class ContinuousPredictive(Predictive):
         """Probability that the target is above y, for each column separately; y broadcasts to the rows."""
         return self._squeeze(self.mixture.sf(self._broadcast(y)))
 
+    def cdf_before(self, y: Values) -> Tensor:
+        """Probability that the target is below y, as :meth:`cdf`."""
+        return self.cdf(y)
+
     def icdf(self, p: Values) -> Tensor:
         """Quantile, for each column separately; p broadcasts to the rows."""
         return self._squeeze(self.mixture.icdf(self._broadcast(p)))
-
-    def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Return several quantiles for every row, shape (Q, N, T) or (Q, N)."""
-        return torch.stack([self.icdf(level) for level in levels])
-
-    def ppf(self, q: Values) -> Any:
-        """Quantile, as :meth:`icdf`; an array, or a tensor for a tensor.
-
-        Examples
-        --------
-        >>> from fathomless.posterior.mixtures import Normal
-        >>> even = torch.zeros(1, dtype=torch.float64)
-        >>> law = Normal(torch.zeros(1, 3, 1, dtype=torch.float64), torch.ones(1, 3, 1, dtype=torch.float64))
-        >>> p = ContinuousPredictive(even, even.long(), law, squeeze=True)
-        >>> p.ppf([[0.5], [0.975]]).round(2)  # two levels for three rows
-        array([[0.  , 0.  , 0.  ],
-               [1.96, 1.96, 1.96]])
-        """
-        return match_type(q, self.icdf(q))
-
-    quantile = ppf
 
     def isf(self, q: Values) -> Any:
         """Value that the target exceeds with probability q: ``ppf(1 - q)``, but accurate for small q."""
@@ -329,17 +425,6 @@ class ContinuousPredictive(Predictive):
     def pdf(self, y: Values) -> Any:
         """Density, in the inverse of the units of the target; see :meth:`logpdf`."""
         return np.exp(self.logpdf(y)) if not isinstance(y, Tensor) else self.logpdf(y).exp()
-
-    def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Central interval that contains the target with probability ``level``, for each column separately.
-
-        Raises
-        ------
-        DataError
-            If ``level`` is not between 0 and 1.
-        """
-        level = checks.interval("level", level, 0.0, 1.0, closed=False)
-        return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
 
     def log_prob(self, y: Values) -> Tensor:
         r"""Joint log density of all columns, shape (N,), in nats.

@@ -16,6 +16,7 @@ __all__ = [
     "CrossFitDiagnostics",
     "Diagnostics",
     "EqualRows",
+    "HurdleFit",
     "RecalibrationFit",
     "Record",
     "StructureWeights",
@@ -130,11 +131,44 @@ class RecalibrationFit(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HurdleFit(Record):
+    """Probabilities of the atoms of a target; see :mod:`fathomless.inference.out_of_fold.hurdle`.
+
+    Attributes
+    ----------
+    atoms, shares : tuples of A float
+        The atoms and their shares of the rows.
+    log_probability : float
+        Mean log probability, out of fold, of the atom of a row or of other values, in nats.
+    gain : float
+        Its difference from that of constant probabilities, in nats per row.
+    rows, steps : int
+        Numbers of rows and of training steps.
+    """
+
+    atoms: tuple[float, ...]
+    shares: tuple[float, ...]
+    log_probability: float
+    gain: float
+    rows: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Check that there is one share for each atom."""
+        if not isinstance(self.atoms, tuple) or not isinstance(self.shares, tuple):
+            raise DataError("its atoms and their shares are not lists")
+        if len(self.atoms) != len(self.shares):
+            raise DataError("its atoms and their shares are not lists of equal length")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnostics(Record):
     """Diagnostics of a fit.
 
     Attributes
     ----------
+    hurdle : HurdleFit, optional
+        Atoms of the target that are predicted apart from other values.
     recalibration : tuple of T RecalibrationFit
         Recalibration of each target; empty if it was not fitted.
     repeats : EqualRows, optional
@@ -143,6 +177,7 @@ class Diagnostics(Record):
         Versions of the packages in earlier parts of a resumed fit, if they differ from those at its end.
     """
 
+    hurdle: HurdleFit | None = field(default=None, metadata={"of": HurdleFit})
     recalibration: tuple[RecalibrationFit, ...] = field(default=(), metadata={"of": RecalibrationFit})
     repeats: EqualRows | None = field(default=None, metadata={"of": EqualRows})
     resumed: tuple[Mapping[str, str], ...] = ()

@@ -18,13 +18,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.posterior.distributions import ContinuousPredictive, Predictive, Values, match_type, to_double
+from fathomless.posterior.distributions import (
+    ContinuousPredictive,
+    NumberPredictive,
+    Predictive,
+    Values,
+    match_type,
+    to_double,
+)
 from fathomless.posterior.mixtures import integrate_log_density
 from fathomless.posterior.uncertainty import Uncertainty
-from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["LatticePredictive", "continuous_law"]
+__all__ = ["LatticePredictive", "crps_of_points"]
 
 _CLOSE = 1e-3  # distance from a point of the lattice, in steps, that counts as rounding
 _TINY = 1e-290  # mass below which its log is computed from the density
@@ -33,7 +39,7 @@ _MOST_POINTS = 4096  # points of this sum; more are thinned out
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LatticePredictive(Predictive):
+class LatticePredictive(NumberPredictive):
     """Predictive distribution of one target on the points offset + k step, with whole numbers k.
 
     Arguments and results have the shape (N,), or (N, 1) if the target was given as a column. Everything is float64 on
@@ -80,14 +86,19 @@ class LatticePredictive(Predictive):
         return True
 
     @property
-    def squeeze(self) -> bool:
-        """True if the axis of targets is dropped."""
-        return len(self.shape) == 1
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the targets of all rows, (N,) or (N, 1)."""
         return self.base.shape
+
+    @property
+    def continuous(self) -> ContinuousPredictive:
+        """Law of the target before rounding."""
+        return self.base
+
+    @property
+    def network_means(self) -> Tensor:
+        """Mean of the target before rounding under each drawn network, shape (S, N, 1)."""
+        return self.base.network_means
 
     @property
     def nbytes(self) -> int:
@@ -114,16 +125,6 @@ class LatticePredictive(Predictive):
     def std(self) -> Tensor:
         """Standard deviation of the target before rounding."""
         return self.base.std
-
-    @property
-    def var(self) -> Tensor:
-        """Variance, under the name of SciPy."""
-        return self.variance
-
-    @property
-    def median(self) -> Tensor:
-        """Median, a point of the lattice."""
-        return self.icdf(0.5)
 
     @property
     def mc_error(self) -> Tensor:
@@ -157,16 +158,6 @@ class LatticePredictive(Predictive):
             lambda end: (self.base.cdf(end) >= p) | ((p > 0.5) & (self.base.sf(end) <= 1.0 - p)),
         )
 
-    def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Return several quantiles for every row, shape (Q, N) or (Q, N, 1)."""
-        return torch.stack([self.icdf(level) for level in levels])
-
-    def ppf(self, q: Values) -> Any:
-        """Quantile, as :meth:`icdf`; an array, or a tensor for a tensor."""
-        return match_type(q, self.icdf(q))
-
-    quantile = ppf
-
     def isf(self, q: Values) -> Any:
         """Smallest point that the target exceeds with probability at most q, accurate for small q."""
         tail = to_double(q)
@@ -175,17 +166,6 @@ class LatticePredictive(Predictive):
             lambda end: (self.base.sf(end) <= tail) | ((tail > 0.5) & (self.base.cdf(end) >= 1.0 - tail)),
         )
         return match_type(q, point)
-
-    def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Central interval of points, both ends included, that contains the target with at least this probability.
-
-        Raises
-        ------
-        DataError
-            If ``level`` is not between 0 and 1.
-        """
-        level = checks.interval("level", level, 0.0, 1.0, closed=False)
-        return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
 
     def log_prob(self, y: Values) -> Tensor:
         """Log probability of the point nearest to each row's target in nats, shape (N,).
@@ -235,17 +215,7 @@ class LatticePredictive(Predictive):
         The sum leaves out points up to which, or beyond which, the probability is below 1e-4. This changes the score by
         about 1e-8 steps.
         """
-        y = self.round(y)
-        low = torch.minimum(self.icdf(_TAIL), y).reshape(y.shape)
-        high = torch.maximum(self.isf(to_double(_TAIL)), y).reshape(y.shape)
-        points = float(((high - low) / self.step).max()) + 1.0
-        stride = math.ceil(points / _MOST_POINTS)
-        total = torch.zeros_like(y)
-        for k in range(0, math.ceil(points), stride):
-            point = low + k * self.step
-            term = (self.cdf(point) - (y <= point + 0.5 * self.step).to(y)).square()
-            total = total + torch.where(point < high + 0.5 * self.step, term, 0.0)
-        return total * self.step * stride
+        return crps_of_points(self, self.round(y).reshape(self.shape), self.step)
 
     def uncertainty(self) -> Uncertainty:
         """Split the variance before rounding; see :meth:`ContinuousPredictive.uncertainty`."""
@@ -326,6 +296,27 @@ class LatticePredictive(Predictive):
         return log_density
 
 
-def continuous_law(p: ContinuousPredictive | LatticePredictive) -> ContinuousPredictive:
-    """Return a continuous prediction itself, or the law before rounding of a prediction on a lattice."""
-    return p.base if isinstance(p, LatticePredictive) else p
+def crps_of_points(p: NumberPredictive, y: Tensor, step: float) -> Tensor:
+    """Return the continuous ranked probability score of a law on a lattice, with the shape of the rows.
+
+    See :meth:`LatticePredictive.crps`.
+
+    Parameters
+    ----------
+    p : NumberPredictive
+        Law on points at a distance `step`.
+    y : Tensor, shape of the rows
+        Points, in units of the target.
+    step : float
+        Distance of neighbouring points.
+    """
+    low = torch.minimum(p.icdf(_TAIL), y)
+    high = torch.maximum(p.isf(to_double(_TAIL)), y)
+    points = float(((high - low) / step).max()) + 1.0
+    stride = math.ceil(points / _MOST_POINTS)
+    total = torch.zeros_like(y)
+    for k in range(0, math.ceil(points), stride):
+        point = low + k * step
+        term = (p.cdf(point + _CLOSE * step) - (y <= point + 0.5 * step).to(y)).square()
+        total = total + torch.where(point < high + 0.5 * step, term, 0.0)
+    return total * step * stride

@@ -326,8 +326,8 @@ def crps_laplace_mixture(y: Values, weight: Values, loc: Values, scale: Values) 
     return np.asarray(score)
 
 
-def crps_law(y: Values, law: Law) -> Floats:
-    r"""Compute the continuous ranked probability score of continuous laws by quadrature, for each element.
+def crps_law(y: Values, law: Law, knots: Values | None = None) -> Floats:
+    r"""Compute the continuous ranked probability score of laws by quadrature, for each element.
 
     .. math:: \int_{-\infty}^y F(x)^2 \, dx + \int_y^\infty (1 - F(x))^2 \, dx
 
@@ -342,10 +342,16 @@ def crps_law(y: Values, law: Law) -> Floats:
         Targets.
     law : object with the methods ``cdf`` and ``icdf``
         Laws of a batch with the shape of y, such as :class:`~fathomless.posterior.mixtures.Mixture`.
+    knots : array_like, shape (K, ...), optional
+        Points at which the line is divided instead of the quantiles. They must include the jumps of the distribution
+        function, if it has any.
     """
     truth = _to_floats("y", y)
-    inner = [np.asarray(law.icdf(np.full(truth.shape, level))) for level in _KNOTS]
-    edges = np.sort(np.stack([*inner, truth]), 0)  # (K + 1, ...)
+    if knots is None:
+        inner = np.stack([np.asarray(law.icdf(np.full(truth.shape, level))) for level in _KNOTS])
+    else:
+        inner = _to_floats("knots", knots)
+    edges = np.sort(np.concatenate([inner, truth[None]]), 0)  # (K + 1, ...)
     points, weights = np.polynomial.legendre.leggauss(_NODES)
     score = np.zeros_like(truth)
     for low, high in itertools.pairwise(edges):

@@ -18,7 +18,6 @@ from fathomless.estimators.importance import Dependence, Importance, dependence,
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import number
 from fathomless.posterior.distributions import ClassPredictive
-from fathomless.posterior.lattice import LatticePredictive
 from fathomless.system import io
 from fathomless.system.errors import FileError
 
@@ -383,10 +382,9 @@ def _score_rows(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _R
         else:
             continuous = cast(Any, p)
             miss.append(np.abs(continuous.mean.numpy() - np.asarray(y[part])).reshape(len(log_p), -1))
-            up_to = continuous.cdf(y[part]).numpy().reshape(len(log_p), -1)
-            below = up_to
-            if isinstance(p, LatticePredictive):
-                below = p.cdf_before(y[part]).numpy().reshape(len(log_p), -1)
+            up_to, below = (
+                cdf(y[part]).numpy().reshape(len(log_p), -1) for cdf in (continuous.cdf, continuous.cdf_before)
+            )
             inside.append(((up_to >= 0.05) & (below <= 0.95)).all(1))
     return _RowScores(np.concatenate(density), np.concatenate(miss), np.concatenate(inside) if inside else None)
 

@@ -211,6 +211,8 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
             "nats.",
         ]
     kind = "Log mass" if first.on_lattice else "Log-likelihood"
+    if first.atoms and not first.on_lattice:
+        kind += f" (log probability at {join_words([number(atom) for atom in first.atoms])})"
     log_likelihood = f"{kind} {log_p} nats per row (constant prediction: {constant_log_p})."
     if first.task == "classification":
         accuracy, most_frequent = (percent(scores["accuracy"].value) for scores in (ours, constant))
@@ -339,7 +341,7 @@ def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
     for name, level in (("coverage_50", 0.5), ("coverage_90", 0.9)):
         score = first.scores[name]
         share = score.value
-        if first.on_lattice:  # of intervals whose ends are not rounded to points
+        if first.on_lattice or first.atoms:  # of intervals whose ends are not rounded to points
             share = float(np.interp(level, first.calibration["levels"], first.calibration["coverage"].mean(1)))
         error = math.sqrt(level * (1.0 - level) / first.rows)
         verdict = "consistent with the level, within sampling error"
@@ -347,6 +349,12 @@ def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
             verdict = "too wide" if share > level else "too narrow"
         coverage = " ".join(_score(name, score))
         sentences.append(f"Coverage of the {percent(level)} intervals: {coverage} ({verdict}).")
+    if first.atoms:
+        sentences.append(
+            f"Many rows have the value {join_words([number(atom) for atom in first.atoms])}, whose probability is "
+            "predicted apart from the distribution of other values. Intervals that end there contain more rows than "
+            "their level; the verdicts and the pictures take this into account."
+        )
     if first.on_lattice:
         sentences.append(
             "The target lies on a lattice. Intervals end at its points, and contain more rows than their level; the "

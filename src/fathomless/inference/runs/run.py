@@ -17,6 +17,7 @@ from fathomless.inference.runs.driver import ResumableRun
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, rebuild
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.hurdle import AtomNetworks
 from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
@@ -133,6 +134,8 @@ class Fitted:
         Diagnostics of the inference.
     recalibration : Recalibration, optional
         Laws of the standardised residual, learned after the inference.
+    hurdle : AtomNetworks, optional
+        Probabilities of the atoms of the target; the model is then that of other values.
     warnings : tuple of str
         One sentence for each goal that the inference did not reach; an estimator issues them as warnings.
     """
@@ -151,6 +154,7 @@ class Fitted:
     resumable: bool = False
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
     recalibration: Recalibration | None = field(default=None, repr=False)
+    hurdle: AtomNetworks | None = field(default=None, repr=False)
     warnings: tuple[str, ...] = ()
 
 

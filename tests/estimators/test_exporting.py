@@ -150,9 +150,8 @@ def test_quantiles_of_distant_modes_are_those_of_the_mixture(table: bool) -> Non
     law = StudentT(
         torch.tensor([-300.0, 0.0, 5.0]).view(3, 1, 1), torch.tensor([1.0, 0.01, 40.0]).view(3, 1, 1), torch.tensor(4.0)
     )
-    found = exporting._quantiles(
-        [(weight.view(3, 1, 1), law)], levels, exporting._student_table(law) if table else None
-    )
+    p = torch.tensor(levels, dtype=torch.float64).view(-1, 1, 1)
+    found = exporting._quantiles([(weight.view(3, 1, 1), law)], p, exporting._student_table(law) if table else None)
     below = Mixture(weight.log(), law).cdf(found)
     np.testing.assert_allclose(below.flatten(), levels, atol=1e-6)
 

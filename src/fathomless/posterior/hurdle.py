@@ -98,7 +98,7 @@ class AtomNetworks(nn.Module):
         fold : Tensor of int64, shape (N,), optional
             Number of the network that was not fitted to each row; by default the logits of all networks are averaged.
         """
-        logits = self(x)
+        logits: Tensor = self(x)
         if fold is None:
             averaged = logits.sum(0) / len(logits)
         else:

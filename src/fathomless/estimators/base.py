@@ -31,6 +31,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
+from fathomless.estimators.neighbors import check_neighbors
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
 from fathomless.estimators.predictor import (
@@ -107,7 +108,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         The fitted network and p(y | f).
     recalibration_ : Recalibration or None
         Laws of the standardised residual of a regression (`recalibrate`); None if they do not improve the
-        cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain.
+        cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain. With the
+        option `neighbors`, ``recalibration_.neighbors`` has the encoded training rows, or is None if they were not
+        needed.
     device_ : str
         Device of the fit: "cpu", or the kind of an accelerator and its name.
     resumable_ : bool
@@ -239,6 +242,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _infer(self, prepared: Prepared) -> Fitted:
         """Compute the posterior with the strategy, and recalibrate it."""
         problem = self._problem()
+        check_neighbors(problem.task)
         fitted = self._strategy(prepared).infer(problem, prepared, self._session())
         return recalibrate(fitted, prepared, problem)
 

@@ -162,7 +162,7 @@ class NeighborRows(nn.Module):
     @torch.no_grad()
     def _search(self, x: Tensor, left_out: Callable[[slice, Tensor], Tensor] | None) -> Neighborhoods:
         """Return the nearest rows, without those for which a function of rows and distances (n, M) is True."""
-        query, stored = x.double().cpu(), self.x.double()
+        query, stored = x.cpu().double(), self.x.double()
         size = max(1, _AT_ONCE // len(stored))
         found, places = [], []
         for start in range(0, len(query), size):

@@ -3,10 +3,12 @@
 Made tables have noise of one scale, of a scale that depends on a column, skewed, two-moded, heavy-tailed, counted and
 zero-inflated targets. The oracle is the log density of the law that made the table. With zeros, log densities are log
 probabilities at zero; the fit before has no hurdle, and its density gets the share of zeros of the training rows.
-Published splits of real tables are read from the folder of the environment variable FATHOMLESS_DATA.
+Published splits of real tables are read from the folder of the environment variable FATHOMLESS_DATA. With --neighbors, a
+second fit with the option `neighbors` is scored too.
 
     python benchmarks/recalibration.py made --rows 40 100 300 --seeds 3
     python benchmarks/recalibration.py real --tables yacht concrete energy --splits 2
+    python benchmarks/recalibration.py real --tables concrete power --splits 2 --limit 3000 --neighbors
 """
 
 import argparse
@@ -93,12 +95,12 @@ def plain(p: ContinuousPredictive) -> ContinuousPredictive:
     return replace(p, share=None, residual_laws=())
 
 
-def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int) -> dict[str, Any]:
+def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int, neighbors: bool = False) -> dict[str, Any]:
     """Fit once, and score new rows without and with the recalibration."""
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        estimator = UnboundedDepthRegressor(random_state=seed).fit(X, y)
+        estimator = UnboundedDepthRegressor(random_state=seed, neighbors=neighbors).fit(X, y)
     seconds = time.perf_counter() - start
     after: Any = estimator.predict_dist(new_X)
     if isinstance(after, HurdlePredictive):
@@ -121,6 +123,7 @@ def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int) -> dict[str, Any]
         "weights": weights,
         "gain": gain,
         "seconds": seconds,
+        "repeated": fits[0].neighbors.repeated if fits and fits[0].neighbors else math.nan,
     }
 
 
@@ -138,6 +141,8 @@ def tables(options: argparse.Namespace) -> Iterator[tuple[str, int, Any, Any, An
         table = datasets.load(name)
         for split in range(options.first, options.first + options.splits):
             train, test = table.splits[split]
+            if options.limit:
+                train = np.random.default_rng(split).permutation(train)[: options.limit]
             assert table.y is not None
             yield name, split, table.X[train], table.y[train], table.X[test], table.y[test], math.nan
 
@@ -152,6 +157,8 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=["yacht", "boston", "concrete", "energy"], choices=REAL)
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--limit", type=int, default=0, help="number of training rows, drawn at random; 0 is all")
+    parser.add_argument("--neighbors", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(
@@ -170,6 +177,16 @@ def main() -> None:
             f"worst row {before[5]:.1f} -> {after[5]:.1f}; weights {result['weights']}; {result['seconds']:.0f} s",
             flush=True,
         )
+        if options.neighbors:
+            near = compare(X, y, new_X, new_y, seed, neighbors=True)
+            print(
+                f"  with neighbours: log-likelihood {near['after'][0]:.3f} ({near['after'][0] - before[0]:+.3f}), out "
+                f"of fold {near['gain']:+.3f}; RMSE {near['after'][1]:.4g}; coverage {near['after'][2]:.3f} "
+                f"({near['after'][3]:.3f}, {near['after'][4]:.3f}); worst row {near['after'][5]:.1f}; weights "
+                f"{near['weights']}; {near['repeated']:.1%} of the out-of-fold rows repeat the target of a near row; "
+                f"{near['seconds']:.0f} s",
+                flush=True,
+            )
     print("\ntable: mean log-likelihood before -> after, paired difference ± standard error, coverage (narrow, wide)")
     for name, rows in results.items():
         before, after = (np.array([row[i] for row in rows]) for i in range(2))

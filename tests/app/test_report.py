@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.app.diagnose import diagnose
 from fathomless.app.page.analysis import analyse
 from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.markup import _linker
-from fathomless.app.page.report import Page, _next_steps, render
+from fathomless.app.page.report import Page, _describe_neighbors, _next_steps, render
 from fathomless.app.page.widths import width_groups
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
@@ -622,3 +623,22 @@ def test_a_page_prints_whole(chromium, tmp_path, any_html):
     assert view.tab.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert view.tab.evaluate("() => getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     view.tab.close()
+
+
+def test_the_page_states_that_training_rows_are_stored() -> None:
+    rng = np.random.default_rng(0)
+    of = rng.integers(50, size=130)  # experiments with several rows of one target
+    X, y = rng.normal(size=(50, 2))[of] + 1e-3 * rng.normal(size=(130, 2)), rng.normal(size=50)[of]
+    found = page(small(UnboundedDepthRegressor, validation_fraction=0.3, neighbors=True), X, y)
+    estimator = found.estimator
+    (fit,) = estimator.fit_diagnostics_.recalibration
+    near = fit.neighbors
+    text = Tree(render(found)).text
+    assert near.stored
+    assert near.repeated > 0.5
+    assert f"{percent(near.repeated)} of the rows that a network was not trained on have the same target" in text
+    assert f"the fit contains all {near.rows:,} training rows with their targets" in text
+    own, training = found.evaluations
+    assert training.scores["log_likelihood"].value > own.scores["log_likelihood"].value + 0.2
+    assert "Overfitting" not in [finding.title for finding in diagnose(estimator, [own], training=training)]
+    assert "no training rows are stored" in _describe_neighbors(fit, dataclasses.replace(near, stored=False), "")

@@ -14,6 +14,7 @@ from fathomless import (
     UnboundedDepthRegressor,
 )
 from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.system.errors import ConvergenceWarning, DataError
 
 Array = npt.NDArray[Any]
 QUICK: dict[str, Any] = {"epochs": 60, "width": 8, "random_state": 0}
@@ -144,3 +145,90 @@ def test_two_targets_have_a_joint_density() -> None:
     assert reg.fit_diagnostics_.recalibration[0].used
     draws = p.rvs((50, 150, 2), random_state=0)
     assert np.isfinite(draws).all()
+
+
+def twins(rows: int, seed: int) -> tuple[Array, Array]:
+    """A table of 80 experiments with several nearly equal rows of one target, in whole hundredths."""
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-2.0, 2.0, (80, 2)), rng.normal(size=80).round(2)
+    rng = np.random.default_rng(seed)
+    of = rng.integers(80, size=rows)
+    return X[of] + 1e-3 * rng.normal(size=(rows, 2)), y[of]
+
+
+@pytest.fixture(scope="module")
+def with_neighbors() -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(cv=3, neighbors=True, **QUICK).fit(*twins(160, 1))
+
+
+def test_neighbours_are_searched_stored_and_reported(with_neighbors: UnboundedDepthRegressor, tmp_path: Path) -> None:
+    (fit,) = with_neighbors.fit_diagnostics_.recalibration
+    assert fit.neighbors is not None
+    assert fit.neighbors.stored
+    assert fit.neighbors.rows == 160
+    assert fit.neighbors.repeated > 0.5 > 0.2 > fit.neighbors.chance
+    assert with_neighbors.recalibration_ is not None
+    stored = with_neighbors.recalibration_.neighbors
+    assert stored is not None
+    X, y = twins(400, 2)
+    p = with_neighbors.predict_dist(X)
+    gained = p.log_prob(y) - networks_alone(p).log_prob(y)
+    assert float(gained.mean()) > 0.5
+    assert float(gained.min()) > -np.log(10.0) - 1e-9
+    with_neighbors.save(tmp_path / "fit")
+    again = UnboundedDepthRegressor.load(tmp_path / "fit")
+    assert torch.equal(again.predict_dist(X).log_prob(y), p.log_prob(y))
+    assert again.fit_diagnostics_ == with_neighbors.fit_diagnostics_
+    assert again.recalibration_ is not None
+    assert again.recalibration_.neighbors is not None
+    assert torch.equal(again.recalibration_.neighbors.y, stored.y)
+
+
+def test_out_of_fold_rows_are_not_their_own_neighbours(with_neighbors: UnboundedDepthRegressor) -> None:
+    X, y = twins(160, 1)
+    alone = np.array([(np.linalg.norm(X - x, axis=1) < 0.02).sum() == 1 for x in X])
+    p = with_neighbors.predict_dist(X, fold=with_neighbors.fold_)
+    gained = np.asarray(p.log_prob(y) - networks_alone(p).log_prob(y))
+    assert gained[alone].mean() < 0.2  # rows without a twin would gain by their own targets
+    assert gained[~alone].mean() > gained[alone].mean() + 0.5
+    (fit,) = with_neighbors.fit_diagnostics_.recalibration
+    assert gained.mean() == pytest.approx(fit.gain, abs=0.05)
+
+
+def test_neighbours_are_not_exported(with_neighbors: UnboundedDepthRegressor) -> None:
+    with pytest.raises(DataError, match="neighbors=True"):
+        with_neighbors.to_module((0.5,))
+
+
+@pytest.mark.parametrize("options", [{"recalibrate": False}, {"likelihood": "gaussian"}, {"noise": 0.5}])
+def test_neighbours_need_a_recalibration(options: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="neighbors=True"):
+        UnboundedDepthRegressor(neighbors=True, **options).fit(*uneven(50, 0))
+
+
+def test_neighbours_of_a_lattice_and_of_groups() -> None:
+    X, y = twins(120, 1)
+    grades = np.rint(3.0 * y)
+    reg = UnboundedDepthRegressor(cv=3, neighbors=True, **QUICK).fit(X, grades, groups=grades)
+    (fit,) = reg.fit_diagnostics_.recalibration
+    assert fit.neighbors is not None
+    assert fit.neighbors.repeated == 0.0  # rows with the same target are in the group of the row
+    assert fit.neighbors.chance > 0.2
+    p = reg.predict_dist(X)
+    assert p.discrete
+    points = torch.arange(-60.0, 61.0, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(p.pmf(points).sum(0), torch.ones(120, dtype=torch.float64), rtol=0.0, atol=1e-6)
+
+
+def test_held_out_rows_of_a_single_network_have_neighbours_among_training_rows() -> None:
+    X, y = twins(240, 1)
+    reg = FiniteNetworkRegressor(validation_fraction=0.4, neighbors=True, **QUICK).fit(X, y)
+    (fit,) = reg.fit_diagnostics_.recalibration
+    assert fit.neighbors is not None
+    assert fit.neighbors.rows == 144
+    assert fit.neighbors.repeated > 0.5
+
+
+def test_a_fit_without_enough_rows_warns_that_neighbours_have_no_effect() -> None:
+    with pytest.warns(ConvergenceWarning, match="neighbors=True has no effect"):
+        UnboundedDepthRegressor(cv=2, neighbors=True, **{**QUICK, "epochs": 5}).fit(*uneven(28, 0))

@@ -7,7 +7,8 @@ import torch
 from scipy import stats
 
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
-from fathomless.posterior.recalibration import Recalibration
+from fathomless.posterior.neighbors import NeighborRows
+from fathomless.posterior.recalibration import NEAR_KINDS, Recalibration
 
 
 def rows_of(kind: str, count: int = 300, seed: int = 0, folds: int = 5) -> tuple[OutOfFoldLaws, torch.Tensor]:
@@ -185,3 +186,62 @@ def test_counts_are_scored_by_the_probability_of_their_cells() -> None:
     first = law._replace(**{name: value.permute(1, 2, 0) for name, value in law._asdict().items()})  # (N, T, J)
     exact = first.log_prob(points.expand(400, 1, -1)[..., 40], torch.full_like(rate, 0.5))
     torch.testing.assert_close(exact.exp(), masses[40], rtol=1e-6, atol=1e-12)
+
+
+def near_rows(kind: str, count: int, seed: int = 0, start: int = 0) -> tuple[OutOfFoldLaws, NeighborRows]:
+    """Rows with a standard Gaussian as base law; for "twins" most rows repeat target and features of another one."""
+    x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    y = torch.randn(2000, 1, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    if kind == "twins":
+        of = torch.randint(150, (2000,), generator=torch.Generator().manual_seed(seed + 2))
+        x, y = x[of] + 1e-3 * x, y[of]
+    part = slice(start, start + count)
+    laws = _laws(x[part], y[part], torch.Generator().manual_seed(seed + 3), 5)
+    laws = OutOfFoldLaws(**{**vars(laws), "std": torch.ones_like(laws.y)})
+    laws.log_density.copy_(torch.from_numpy(stats.norm.logpdf(laws.y.numpy())))
+    return laws, NeighborRows(laws.x, laws.y, laws.fold, torch.arange(count))
+
+
+def test_neighbours_learn_repeated_targets() -> None:
+    rows, stored = near_rows("twins", 150)
+    near = stored.find_others(rows.x, stored.unit)
+    recalibration, fits = fit_recalibration(
+        OutOfFoldLaws(**{**vars(rows), "near": near}), torch.zeros(1, dtype=torch.float64), 0, stored
+    )
+    assert recalibration is not None
+    assert recalibration.neighbors is stored
+    assert fits[0].neighbors is not None
+    assert fits[0].neighbors.stored
+    repeated = (stored.x[:, None] - stored.x).norm(dim=-1).fill_diagonal_(9.0).amin(1) < 0.02
+    assert fits[0].neighbors.repeated == pytest.approx(float(repeated.double().mean()), abs=0.1)
+    assert fits[0].neighbors.chance < 0.05
+    new, _ = near_rows("twins", 1000, start=150)
+    gained = float((new_log_density(recalibration, new) - new.log_density).mean())
+    assert gained > 1.0
+    assert fits[0].gain == pytest.approx(gained, abs=0.4)
+
+
+def test_neighbours_without_information_are_not_stored() -> None:
+    stored_fits = 0
+    for seed in range(3):
+        rows, stored = near_rows("even", 100, 10 * seed)
+        near = stored.find_others(rows.x, stored.unit)
+        with_near = OutOfFoldLaws(**{**vars(rows), "near": near})
+        recalibration, fits = fit_recalibration(with_near, torch.zeros(1, dtype=torch.float64), seed, stored)
+        assert fits[0].weights.keys() > NEAR_KINDS.keys()
+        assert fits[0].neighbors is not None
+        stored_fits += fits[0].neighbors.stored
+        assert fits[0].neighbors.stored == (recalibration is not None and recalibration.neighbors is not None)
+    assert stored_fits == 0
+
+
+def test_other_kinds_are_the_same_with_neighbours() -> None:
+    rows, stored = near_rows("even", 60)
+    rows = OutOfFoldLaws(**{**vars(rows), "y": rows.y * (0.9 * rows.x[:, :1]).exp()})
+    near = stored.find_others(rows.x, stored.unit)
+    step = torch.zeros(1, dtype=torch.float64)
+    (plain,), (with_near,) = (
+        fit_recalibration(OutOfFoldLaws(**{**vars(rows), "near": given}), step, 0, stored)[1] for given in (None, near)
+    )
+    assert plain.neighbors is None
+    assert with_near.steps.items() >= plain.steps.items()

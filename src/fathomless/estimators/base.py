@@ -32,6 +32,7 @@ from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.hurdle import add_atoms, leave_out_atoms
+from fathomless.estimators.neighbors import check_neighbors
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
 from fathomless.estimators.predictor import (
@@ -109,7 +110,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         The fitted network and p(y | f).
     recalibration_ : Recalibration or None
         Laws of the standardised residual of a regression (`recalibrate`); None if they do not improve the
-        cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain.
+        cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain. With the
+        option `neighbors`, ``recalibration_.neighbors`` has the encoded training rows, or is None if they were not
+        needed.
     hurdle_ : AtomNetworks or None
         Probabilities of the atoms of the target of a regression, which are in ``target_.hurdle``; None without atoms.
     device_ : str
@@ -244,6 +247,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _infer(self, prepared: Prepared) -> Fitted:
         """Compute the posterior with the strategy, recalibrate it, and add the atoms of the target."""
         problem = self._problem()
+        check_neighbors(problem.task)
         others = leave_out_atoms(prepared)
         fitted = self._strategy(others).infer(problem, others, self._session())
         return add_atoms(recalibrate(fitted, others, problem), prepared)

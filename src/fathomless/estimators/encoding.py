@@ -210,11 +210,14 @@ class NumberTask(_Rows):
         Scale of the noise: option `noise`.
     recalibrate : bool
         True if laws of the standardised residual are learned: option `recalibrate`.
+    neighbors : bool
+        True if these laws use the nearest training rows: option `neighbors`.
     """
 
     law: str | None = None
     noise: "float | str" = "learned"
     recalibrate: bool = False
+    neighbors: bool = False
 
     @property
     def is_recalibrated(self) -> bool:

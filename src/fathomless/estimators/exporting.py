@@ -76,6 +76,11 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
         raise DataError(f"levels={list(levels)} was given; probabilities between 0 and 1 are allowed")
     model, likelihood, recalibration = estimator.model_, estimator.likelihood_, estimator.recalibration_
     hurdle = estimator.hurdle_
+    if recalibration is not None and recalibration.neighbors is not None:
+        raise DataError(
+            f"the estimator was fitted with neighbors=True and contains {len(recalibration.neighbors.x):,} training "
+            "rows, which an exported module does not search; fit it with neighbors=False to export it"
+        )
     if model.device.type != "cpu":
         model, likelihood = copy.deepcopy(model).cpu(), copy.deepcopy(likelihood).cpu()
 

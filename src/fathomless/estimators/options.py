@@ -302,11 +302,18 @@ class NoiseOptions:
         improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of amounts,
         are predicted apart (:mod:`fathomless.posterior.hurdle`). It requires ``likelihood="auto"``, ``calibrate=True``
         and no fixed noise; other laws stay unchanged.
+    neighbors : bool
+        Let the recalibration also use the targets of the 16 nearest training rows
+        (:mod:`fathomless.posterior.neighbors`). This helps if near rows repeat targets, as replicates do, or if the
+        table has detail that the networks do not learn. The fit and its saved file then contain the encoded training
+        rows and their targets, if this improves the cross-validated log-likelihood. Consider privacy and size. Such a
+        fit cannot be exported. It requires ``recalibrate=True``.
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
     noise: "float | str" = option("learned", "real", "learned", "input")
     recalibrate: bool = option(True, "flag")
+    neighbors: bool = option(False, "flag")
 
 
 #: Names of the options that affect neither predictions nor checkpoints.

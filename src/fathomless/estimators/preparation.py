@@ -85,6 +85,8 @@ class Prepared:
         rows are split individually.
     apart : bool
         True if equal rows are separate observations, which are left out one by one; copies are left out together.
+    ordered : bool
+        True if the folds depend on the order of the rows: blocks, and given folds or splits.
     repeats : EqualRows, optional
         Equal rows of the table, if there are any.
     mass : Tensor, shape (M,), optional
@@ -109,6 +111,7 @@ class Prepared:
     fold_of_row: Array | None = None
     group: Tensor | None = None
     apart: bool = False
+    ordered: bool = False
     repeats: EqualRows | None = None
     mass: Tensor | None = None
     resumed: list[dict[str, str]] = field(default_factory=list)
@@ -307,6 +310,7 @@ def prepare(
         "dtype": dtype,
         "device": device,
         "apart": rows.apart,
+        "ordered": plan.ordered,
         "repeats": _summarize(equal),
     }
     if folds is not None:

@@ -10,6 +10,7 @@ from fathomless.data.folds import without
 from fathomless.data.rows import Rows
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.encoding import NumberTask
+from fathomless.estimators.neighbors import find_neighbors, warn_unused
 from fathomless.estimators.predictor import Array, Predictor, concatenate_parts
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
@@ -43,9 +44,17 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
         return fitted
     rows = _predict_unseen_rows(fitted, table, problem)
     if rows is None:
-        return fitted
+        return warn_unused(fitted) if task.neighbors else fitted
+    neighbors = None
+    if task.neighbors:
+        found = find_neighbors(fitted, table, rows.x)
+        if found is None:
+            fitted = warn_unused(fitted)
+        else:
+            neighbors, near = found
+            rows = replace(rows, near=near)
     step = torch.tensor(cast(TargetScale, table.target).steps, dtype=torch.float64, device="cpu")
-    recalibration, fits = fit_recalibration(rows, step, table.seed)
+    recalibration, fits = fit_recalibration(rows, step, table.seed, neighbors)
     gain = sum(fit.gain for fit in fits if fit.used)
     score = None if fitted.score is None else fitted.score + gain
     diagnostics = replace(fitted.diagnostics, recalibration=fits)

@@ -333,7 +333,8 @@ class Regressor(NoiseOptions, BaseRegressor, ABC):
 
     def _task(self) -> NumberTask:
         calibrate = bool(self._current_options().get("calibrate", True))
-        return NumberTask(law=self.likelihood, noise=self.noise, recalibrate=self.recalibrate and calibrate)
+        recalibrate = self.recalibrate and calibrate
+        return NumberTask(law=self.likelihood, noise=self.noise, recalibrate=recalibrate, neighbors=self.neighbors)
 
 
 class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
@@ -411,7 +412,7 @@ class PredictedDensity(NoiseOptions, Density, PredictiveEstimator, ABC):
     """Base class of densities that are the predictive distribution of a row without features."""
 
     def _task(self) -> NumberTask:
-        return NumberTask(density=True, law=self.likelihood, noise=self.noise)
+        return NumberTask(density=True, law=self.likelihood, noise=self.noise, neighbors=self.neighbors)
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
         """Return the log density of every row in nats, and optionally its Monte Carlo error; shape (N,) each."""

@@ -17,6 +17,7 @@ __all__ = [
     "Diagnostics",
     "EqualRows",
     "HurdleFit",
+    "NeighborFit",
     "RecalibrationFit",
     "Record",
     "StructureWeights",
@@ -98,6 +99,28 @@ class EqualRows(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NeighborFit(Record):
+    """Neighbours in the recalibration of a target; see :mod:`fathomless.posterior.neighbors`.
+
+    Attributes
+    ----------
+    rows : int
+        Number of training rows that are searched.
+    stored : bool
+        True if a law of neighbours has weight for this or another target, so that the fit contains these rows.
+    repeated : float
+        Share of the out-of-fold rows that have the same target as one of their four nearest rows.
+    chance : float
+        Expected share if the four rows were random.
+    """
+
+    rows: int
+    stored: bool
+    repeated: float
+    chance: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecalibrationFit(Record):
     """Recalibration of a target; see :mod:`fathomless.inference.out_of_fold.recalibration`.
 
@@ -111,6 +134,8 @@ class RecalibrationFit(Record):
         Number of out-of-fold rows.
     steps : mapping of str to int
         Number of training steps of each law.
+    neighbors : NeighborFit, optional
+        Neighbours, if they were searched for (option `neighbors`).
     """
 
     weights: Mapping[str, float]
@@ -118,6 +143,7 @@ class RecalibrationFit(Record):
     error: float
     rows: int
     steps: Mapping[str, int]
+    neighbors: NeighborFit | None = field(default=None, metadata={"of": NeighborFit})
 
     def __post_init__(self) -> None:
         """Check that weights and steps are mappings."""

@@ -16,6 +16,10 @@ families: three Gaussians with free weights, and one with heavy tails, whose log
 
 with the nodes h and weights w of five-point Gauss-Hermite quadrature. Its standard deviation is σ and its kurtosis is
 about :math:`3 e^{4 \tau^2}`; for τ = 0 it is Gaussian. With q_0 = 1 the prediction is unchanged.
+
+With the option `neighbors` there are two more kinds. Their networks also read features of the nearest training rows,
+and their laws have four more Gaussians with centres :math:`(y_j - m) / s` at the targets of the four nearest rows, each
+with its own scale and weight (:mod:`fathomless.posterior.neighbors`).
 """
 
 import itertools
@@ -29,10 +33,12 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.posterior.mixtures import Mixture, Normal
+from fathomless.posterior.neighbors import FEATURES, PARTS, Neighborhoods, NeighborRows, describe, read_neighbors
 from fathomless.system.errors import DataError
 
 __all__ = [
     "KINDS",
+    "NEAR_KINDS",
     "LawKind",
     "Parameters",
     "Recalibration",
@@ -47,6 +53,7 @@ _MEAN_LIMIT = 4.0  # predicted means, in standard deviations of the target
 _LEAST_SCALE = math.log(0.03)  # log of the smallest scale of a component of z
 _START_SPREAD = 0.05  # initial variance τ² of the log scale; it is between 0 and 1
 _CENTRES = 0.8  # initial centres of three Gaussians are −0.8, 0 and 0.8
+_START_PART = (-3.0, math.log(0.3))  # initial logit of the weight, and log scale, of a part at a near target
 _NODES, _WEIGHTS = (part.tolist() for part in np.polynomial.hermite_e.hermegauss(5))
 
 
@@ -62,16 +69,23 @@ class LawKind:
         Width of the two hidden layers.
     features : bool
         True if the networks read x and m; False if they only read m.
+    near : bool
+        True if they also read the features of the nearest rows, and the law has four parts at their targets.
     """
 
     gaussians: int
     hidden: int
     features: bool
+    near: bool = False
 
     @property
     def outputs(self) -> int:
-        """Number of outputs: location, log scale, and logit of each Gaussian or of τ²."""
-        return 3 * self.gaussians
+        """Number of outputs: location, log scale, and logit of each Gaussian or of τ²; log scale and logit of parts."""
+        return 3 * self.gaussians + (2 * PARTS if self.near else 0)
+
+    def count_inputs(self, features: int) -> int:
+        """Return the number of inputs of a network for a table with D encoded features."""
+        return (features + 1 if self.features else 1) + (FEATURES if self.near else 0)
 
 
 #: Kinds of laws by name: heavy tails and three Gaussians given x and m, and heavy tails given m.
@@ -79,6 +93,12 @@ KINDS: Mapping[str, LawKind] = {
     "heavy_tails": LawKind(gaussians=1, hidden=32, features=True),
     "three_gaussians": LawKind(gaussians=3, hidden=32, features=True),
     "heavy_tails_of_mean": LawKind(gaussians=1, hidden=16, features=False),
+}
+
+#: Further kinds for the option `neighbors`.
+NEAR_KINDS: Mapping[str, LawKind] = {
+    "heavy_tails_of_neighbors": LawKind(gaussians=1, hidden=32, features=True, near=True),
+    "three_gaussians_of_neighbors": LawKind(gaussians=3, hidden=32, features=True, near=True),
 }
 
 
@@ -123,7 +143,7 @@ class ResidualNetworks(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = kind
-        sizes = [inputs + 1 if kind.features else 1, kind.hidden, kind.hidden, kind.outputs]
+        sizes = [kind.count_inputs(inputs), kind.hidden, kind.hidden, kind.outputs]
         weights, biases = [], []
         for layer, (before, after) in enumerate(itertools.pairwise(sizes)):
             weight = torch.zeros(networks, targets, before, after, dtype=torch.float64, device="cpu")
@@ -139,19 +159,22 @@ class ResidualNetworks(nn.Module):
         self.log_factor = nn.Parameter(torch.zeros(targets, dtype=torch.float64, device="cpu"))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the outputs of all networks, shape (K, T, B, 3 J).
+        """Return the outputs of all networks, shape (K, T, B, 3 J); for kinds with `near`, also the centres of parts.
 
         Parameters
         ----------
-        features : Tensor, shape (K or 1, T, B, D + 1)
-            Features of the rows; the last one is the predicted mean.
+        features : Tensor, shape (K or 1, T, B, D + 1 or D + 13)
+            Features of the rows, from :func:`make_features`; the last one is the predicted mean.
         """
-        h = features if self.kind.features else features[..., -1:]
+        h = features[..., -self.weights[0].shape[2] :]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             h = torch.matmul(h, weight) + bias
             h = h if layer == last else h.relu()
-        return h
+        if not self.kind.near:
+            return h
+        centres = features[..., :PARTS]
+        return torch.cat([h, centres.expand(*h.shape[:-1], PARTS)], -1)
 
     def law(self, outputs: Tensor, least: Tensor) -> Parameters:
         """Return the parameters of the laws, each (..., T, B, J).
@@ -163,6 +186,13 @@ class ResidualNetworks(nn.Module):
         least : Tensor, shape (..., T, B)
             Log of the smallest scale of z in each row.
         """
+        if self.kind.near:
+            own, parts = outputs.split([3 * self.kind.gaussians, 3 * PARTS], -1)
+            return self._add_parts(self._own_law(own, least), parts, least)
+        return self._own_law(outputs, least)
+
+    def _own_law(self, outputs: Tensor, least: Tensor) -> Parameters:
+        """Return the parameters of the laws without parts at near targets."""
         loc, scale, shape = outputs.unflatten(-1, (3, self.kind.gaussians)).unbind(-2)  # (..., T, B, J) each
         low = least.clamp_min(_LEAST_SCALE)[..., None]
         factor = self.log_factor[:, None, None]
@@ -177,6 +207,18 @@ class ResidualNetworks(nn.Module):
         log_scale = _above(low, scale + factor + unit_scale)
         return Parameters(log_weight.expand_as(log_scale), loc.expand_as(log_scale), log_scale)
 
+    def _add_parts(self, law: Parameters, parts: Tensor, least: Tensor) -> Parameters:
+        """Add parts with given centres to a law; log scales, logits and centres of parts are (..., T, B, 12)."""
+        scale, logit, centre = parts.unflatten(-1, (3, PARTS)).unbind(-2)  # (..., T, B, 4) each
+        start_logit, start_scale = _START_PART
+        logits = torch.cat([torch.zeros_like(logit[..., :1]), logit + start_logit], -1)
+        log_weight = logits.log_softmax(-1)  # of the law, and of each part
+        low = least.clamp_min(_LEAST_SCALE)[..., None]
+        log_scale = _above(low, scale + start_scale + self.log_factor[:, None, None])
+        added = Parameters(log_weight[..., 1:], centre, log_scale)
+        law = law._replace(log_weight=law.log_weight + log_weight[..., :1])
+        return Parameters(*(torch.cat(pair, -1) for pair in zip(law, added, strict=True)))
+
 
 def _above(low: Tensor, value: Tensor) -> Tensor:
     """Return a smooth function of a value that is above `low`, and close to the value if it is far above."""
@@ -188,7 +230,7 @@ def stack_targets(networks: Sequence[ResidualNetworks]) -> ResidualNetworks:
     """Stack the networks of single targets, of one kind, to networks of T targets."""
     first = networks[0]
     count, _, inputs, _ = first.weights[0].shape
-    stacked = ResidualNetworks(first.kind, count, len(networks), inputs - 1 if first.kind.features else 0)
+    stacked = ResidualNetworks(first.kind, count, len(networks), inputs - first.kind.count_inputs(0))
     states = [law.state_dict() for law in networks]
     axis = {name: 0 if name == "log_factor" else 1 for name in states[0]}
     stacked.load_state_dict({name: torch.cat([state[name] for state in states], axis[name]) for name in axis})
@@ -206,13 +248,22 @@ class Recalibration(nn.Module):
         Weights q of the law of the networks and of the C kinds, for each target.
     step : Tensor, shape (T,)
         Step of the lattice of each target, in units of the encoded target; 0 for a continuous target.
+    neighbors : NeighborRows, optional
+        Stored training rows, for kinds with `near`.
     """
 
     share: Tensor
     step: Tensor
 
-    def __init__(self, laws: Mapping[str, ResidualNetworks], share: Tensor, step: Tensor) -> None:
+    def __init__(
+        self,
+        laws: Mapping[str, ResidualNetworks],
+        share: Tensor,
+        step: Tensor,
+        neighbors: NeighborRows | None = None,
+    ) -> None:
         super().__init__()
+        self.neighbors = neighbors
         self.laws = nn.ModuleDict(dict(laws))
         self.register_buffer("share", share)
         self.register_buffer("step", step)
@@ -229,8 +280,13 @@ class Recalibration(nn.Module):
             Mean and standard deviation of the law of the networks.
         fold : Tensor of int64, shape (N,), optional
             Number of the network that was not fitted to each row; by default all networks are averaged.
+
+        Notes
+        -----
+        The search for neighbours is not differentiable: the parameters have no gradient in x through it.
         """
-        features, least = make_features(x, mean, std, self.step)
+        near = None if self.neighbors is None else self.neighbors.find(x, fold)
+        features, least = make_features(x, mean, std, self.step, near)
         laws = []
         for law in self.laws.values():
             assert isinstance(law, ResidualNetworks)
@@ -256,8 +312,12 @@ def _average(outputs: Tensor, fold: Tensor | None) -> Tensor:
     return outputs[fold, :, torch.arange(len(fold), device=fold.device)].movedim(0, 1)
 
 
-def make_features(x: Tensor, mean: Tensor, std: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+def make_features(
+    x: Tensor, mean: Tensor, std: Tensor, step: Tensor, near: Neighborhoods | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the inputs of the networks, (T, N, D + 1), and the log of the smallest scale of z, (T, N).
+
+    With nearest rows, the first 12 columns are those of :func:`~fathomless.posterior.neighbors.describe`.
 
     The smallest scale is that of a uniform law on a cell of the lattice of the target.
     """
@@ -265,6 +325,8 @@ def make_features(x: Tensor, mean: Tensor, std: Tensor, step: Tensor) -> tuple[T
     clipped = x.double().cpu().clamp(-_FEATURE_LIMIT, _FEATURE_LIMIT)
     centre = mean.clamp(-_MEAN_LIMIT, _MEAN_LIMIT).T[..., None]  # (T, N, 1)
     features = torch.cat([clipped.expand(targets, *clipped.shape), centre], -1)
+    if near is not None:
+        features = torch.cat([describe(near, mean, std), features], -1)
     least = torch.log((step[:, None] / math.sqrt(12.0) / std.T).clamp_min(math.exp(_LEAST_SCALE)))
     return features, least
 
@@ -286,11 +348,20 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
     """
     if not tensors:
         return None
-    names = [name for name in KINDS if f"laws.{name}.log_factor" in tensors]
+    known = {**KINDS, **NEAR_KINDS}
+    neighbors = read_neighbors(
+        {name.removeprefix("neighbors."): value for name, value in tensors.items() if name.startswith("neighbors.")},
+        targets,
+        inputs,
+    )
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("neighbors.")}
+    names = [name for name in known if f"laws.{name}.log_factor" in tensors]
     first = tensors.get(f"laws.{names[0]}.weights.0") if names else None
     if first is None or first.ndim != 4 or any(value.dtype != torch.float64 for value in tensors.values()):
         raise DataError("its recalibration has no networks in double precision")
-    laws = {name: ResidualNetworks(KINDS[name], len(first), targets, inputs) for name in names}
+    if any(known[name].near for name in names) != (neighbors is not None):
+        raise DataError("its recalibration has laws of neighbours without stored rows, or the reverse")
+    laws = {name: ResidualNetworks(known[name], len(first), targets, inputs) for name in names}
     share = torch.zeros(len(names) + 1, targets, dtype=torch.float64, device="cpu")
     built = Recalibration(laws, share, torch.zeros(targets, dtype=torch.float64, device="cpu"))
     expected = {name: value.shape for name, value in built.state_dict().items()}
@@ -302,4 +373,5 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
         raise DataError("its recalibration has values that are not finite, or negative weights")
     if not bool(((share.sum(0) - 1.0).abs() < 1e-6).all()):
         raise DataError("the weights of its recalibration do not sum to 1")
+    built.neighbors = neighbors
     return built

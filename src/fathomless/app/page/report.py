@@ -47,7 +47,8 @@ from fathomless.plots.page import (
     picture,
 )
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, NeighborFit, RecalibrationFit
+from fathomless.posterior.recalibration import NEAR_KINDS
 from fathomless.posterior.structure import GraphPosterior, InclusionPosterior, LatentPosterior, ListedPosterior
 
 __all__ = ["Page", "render"]
@@ -365,17 +366,36 @@ def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
 
 
 def _describe_recalibration(page: Page) -> list[str]:
-    """Return a sentence for each target whose residual has a learned law."""
+    """Return sentences for each target whose residual has a learned law, or whose neighbours were searched."""
     targets = list(page.data.get("target names", ()))
     fits = page.estimator.fit_diagnostics_.recalibration
-    several = len(fits) > 1
-    return [
-        f"Recalibration{f' of {targets[t]}' if several and t < len(targets) else ''}: laws of the residual that depend "
-        f"on the row have weight {percent(1.0 - fit.weights['networks'])} and raise the log-likelihood by "
-        f"{fit.gain:.3f} ± {fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)."
-        for t, fit in enumerate(fits)
-        if fit.used
-    ]
+    sentences = []
+    for t, fit in enumerate(fits):
+        name = f" of {targets[t]}" if len(fits) > 1 and t < len(targets) else ""
+        if fit.used:
+            sentences.append(
+                f"Recalibration{name}: laws of the residual that depend on the row have weight "
+                f"{percent(1.0 - fit.weights['networks'])} and raise the log-likelihood by {fit.gain:.3f} ± "
+                f"{fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)."
+            )
+        if fit.neighbors is not None:
+            sentences.append(_describe_neighbors(fit, fit.neighbors, name))
+    return sentences
+
+
+def _describe_neighbors(fit: RecalibrationFit, near: NeighborFit, name: str) -> str:
+    """Return the share of rows that repeat a target, and the number of training rows in the fit."""
+    weight = sum(weight for kind, weight in fit.weights.items() if kind in NEAR_KINDS)
+    stored = (
+        f"laws of the nearest training rows have weight {percent(weight)}, and the fit contains all {near.rows:,} "
+        "training rows with their targets"
+        if near.stored
+        else "laws of the nearest training rows do not improve the prediction, and no training rows are stored"
+    )
+    return (
+        f"Neighbours{name}: {percent(near.repeated)} of the rows that a network was not trained on have the same "
+        f"target as one of their four nearest training rows ({percent(near.chance)} by chance); {stored}."
+    )
 
 
 def _coverage(first: Evaluation, t: int, target: str) -> list[Figure]:

@@ -11,6 +11,11 @@ kind is then fitted to the out-of-fold rows, with a normal prior on its logarith
 the weight is then returned to the law of the networks, so that no row can lose more than log 10 nats against it. The
 gain is computed by cross-validation: weights fitted without a fold are evaluated on it. If it is below 2 nats in total,
 the prediction of this target stays unchanged.
+
+**Neighbours.** If the nearest training rows of each out-of-fold row are given, two more kinds use their targets
+(:mod:`fathomless.posterior.neighbors`). A row is never its own neighbour, and neither is a row of its group. The other
+rows are searched in all folds, so that the features of out-of-fold rows have the law of those of new rows. The stored
+rows are part of the result only if one of these kinds has weight.
 """
 
 import math
@@ -21,9 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.inference.out_of_fold import stacking
-from fathomless.posterior.fit_diagnostics import RecalibrationFit
+from fathomless.posterior.fit_diagnostics import NeighborFit, RecalibrationFit
+from fathomless.posterior.neighbors import PARTS, Neighborhoods, NeighborRows
 from fathomless.posterior.recalibration import (
     KINDS,
+    NEAR_KINDS,
     LawKind,
     Recalibration,
     ResidualNetworks,
@@ -70,6 +77,8 @@ class OutOfFoldLaws:
     half : Tensor, shape (N, T), optional
         Half of the width of the cells of a target on a coarse lattice, in standard deviations. Log densities are then
         log probabilities of cells.
+    near : Neighborhoods, optional
+        The nearest training rows of each row, without rows of its group.
     """
 
     x: Tensor
@@ -80,17 +89,24 @@ class OutOfFoldLaws:
     fold: Tensor
     weight: Tensor
     half: Tensor | None = None
+    near: Neighborhoods | None = None
+
+    @property
+    def kinds(self) -> Mapping[str, LawKind]:
+        """Kinds of laws that can be fitted to the rows, by name."""
+        return KINDS if self.near is None else {**KINDS, **NEAR_KINDS}
 
     def take_target(self, target: int) -> "OutOfFoldLaws":
         """Return the rows with one of the targets."""
         column = slice(target, target + 1)
         laws = {name: getattr(self, name)[:, column] for name in ("y", "mean", "std", "log_density")}
-        return replace(self, half=None if self.half is None else self.half[:, column], **laws)
+        near = None if self.near is None else self.near.take_target(target)
+        return replace(self, half=None if self.half is None else self.half[:, column], near=near, **laws)
 
 
 @enable_gradients()
 def fit_recalibration(
-    rows: OutOfFoldLaws, step: Tensor, seed: int
+    rows: OutOfFoldLaws, step: Tensor, seed: int, neighbors: NeighborRows | None = None
 ) -> tuple[Recalibration | None, tuple[RecalibrationFit, ...]]:
     """Fit the laws of the standardised residual and their weights.
 
@@ -102,6 +118,8 @@ def fit_recalibration(
         Step of the lattice of each target; 0 for a continuous target.
     seed : int
         Seed of the initial weights and of minibatches.
+    neighbors : NeighborRows, optional
+        Rows in which ``rows.near`` was searched.
 
     Returns
     -------
@@ -112,27 +130,42 @@ def fit_recalibration(
     """
     if len(rows.y) < FEWEST_ROWS or len(rows.fold.unique()) < 2:
         return None, ()
-    networks: dict[str, list[ResidualNetworks]] = {name: [] for name in KINDS}
+    networks: dict[str, list[ResidualNetworks]] = {name: [] for name in rows.kinds}
     shares, fits = [], []
     for target in range(rows.y.shape[1]):
         laws, share, fit = _fit_target(rows.take_target(target), step[target : target + 1], fold_in(seed, target))
         for name, law in laws.items():
             networks[name].append(law)
         shares.append(share)
-        fits.append(fit)
+        fits.append(replace(fit, neighbors=_count_repeats(rows, neighbors, target)))
     share = torch.stack(shares, 1)  # (C + 1, T)
     used = [j for j in range(len(share)) if j == 0 or bool((share[j] > 0).any())]
     if len(used) == 1:
         return None, tuple(fits)
     stacked = {name: stack_targets(laws) for j, (name, laws) in enumerate(networks.items(), 1) if j in used}
-    return Recalibration(stacked, share[used], step.double().cpu()), tuple(fits)
+    stored = neighbors if any(name in NEAR_KINDS for name in stacked) else None
+    if stored is not None:
+        fits = [replace(fit, neighbors=replace(fit.neighbors, stored=True)) for fit in fits if fit.neighbors]
+    return Recalibration(stacked, share[used], step.double().cpu(), stored), tuple(fits)
+
+
+def _count_repeats(rows: OutOfFoldLaws, neighbors: NeighborRows | None, target: int) -> NeighborFit | None:
+    """Return the share of rows whose target is that of a near row; None without neighbours."""
+    if rows.near is None or neighbors is None:
+        return None
+    weight = rows.weight / rows.weight.sum()
+    repeats = rows.near.take_target(target).repeats(rows.y[:, target : target + 1])[:, 0]
+    count = neighbors.y[:, target].unique(return_counts=True)[1].double()
+    others = (count - 1.0) / (count.sum() - 1.0)  # share of the other rows that have the same target
+    chance = float((count * (1.0 - (1.0 - others) ** PARTS)).sum() / count.sum())
+    return NeighborFit(rows=len(neighbors.y), stored=False, repeated=float((weight * repeats).sum()), chance=chance)
 
 
 def _fit_target(
     rows: OutOfFoldLaws, step: Tensor, seed: int
 ) -> tuple[dict[str, ResidualNetworks], Tensor, RecalibrationFit]:
     """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics."""
-    candidates = {name: _train(name, kind, rows, step, seed) for name, kind in KINDS.items()}
+    candidates = {name: _train(name, kind, rows, step, seed) for name, kind in rows.kinds.items()}
     of_z = torch.cat([log_density for _, log_density, _ in candidates.values()], 1)  # (N, C)
     of_y = of_z - rows.std.log() if rows.half is None else of_z  # probabilities have no unit
     log_density = torch.cat([rows.log_density, of_y], 1)  # (N, C + 1)
@@ -144,7 +177,7 @@ def _fit_target(
         q[0] = 1.0
     error = float((rows.weight * (gains - gain).square()).sum()) ** 0.5 / count
     fit = RecalibrationFit(
-        weights=dict(zip(("networks", *KINDS), q.tolist(), strict=True)),
+        weights=dict(zip(("networks", *candidates), q.tolist(), strict=True)),
         gain=gain,
         error=error,
         rows=len(rows.y),
@@ -212,7 +245,7 @@ class _Training:
         self.law = law
         self.rows = rows
         self.generator = generator
-        features, least = make_features(rows.x, rows.mean, rows.std, step)  # (T, N, D + 1), (T, N)
+        features, least = make_features(rows.x, rows.mean, rows.std, step, rows.near)  # (T, N, D + 1), (T, N)
         z = ((rows.y - rows.mean) / rows.std).T  # (T, N)
         self.exact = features, least, z
         self.exact_half = None if rows.half is None else rows.half.T

@@ -3,8 +3,8 @@
 Made tables have noise of one scale, of a scale that depends on a column, skewed, two-moded, heavy-tailed, counted and
 zero-inflated targets. The oracle is the log density of the law that made the table. With zeros, log densities are log
 probabilities at zero; the fit before has no hurdle, and its density gets the share of zeros of the training rows.
-Published splits of real tables are read from the folder of the environment variable FATHOMLESS_DATA. With --neighbors, a
-second fit with the option `neighbors` is scored too.
+Published splits of real tables are read from the folder of the environment variable FATHOMLESS_DATA. With --neighbors,
+a second fit with the option `neighbors` is scored too.
 
     python benchmarks/recalibration.py made --rows 40 100 300 --seeds 3
     python benchmarks/recalibration.py real --tables yacht concrete energy --splits 2

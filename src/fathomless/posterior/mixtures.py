@@ -101,6 +101,14 @@ class Component(ABC):
     def log_constant(*shape: Any) -> float | Tensor:
         """Log of the normalising constant, in nats: a float, or a tensor if a shape parameter is a tensor."""
 
+    @staticmethod
+    @abstractmethod
+    def log_cdf(z: Tensor, *shape: Any) -> Tensor:
+        """Log of the probability below z in nats; differentiable, in any dtype and on any device.
+
+        The parameters are those of :meth:`energy`.
+        """
+
     @abstractmethod
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z, with a small relative error in the lower tail."""
@@ -213,6 +221,14 @@ class Normal(Component):
         """-log(2 pi) / 2."""
         return -0.5 * math.log(2.0 * math.pi)
 
+    @staticmethod
+    def log_cdf(z: Tensor) -> Tensor:
+        """Log of the probability below z."""
+        # torch.special.log_ndtr has no rule for vmap, and its second derivatives overflow for z above 26
+        low, high = z.clamp_max(-1.0), z.clamp_min(-1.0)
+        tail = torch.special.erfcx(low * -math.sqrt(0.5)).log() - 0.5 * low.square() - math.log(2.0)
+        return torch.where(z < -1.0, tail, torch.log1p(-0.5 * torch.erfc(high * math.sqrt(0.5))))
+
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
         return 0.5 * torch.erfc(z * -math.sqrt(0.5))
@@ -244,6 +260,12 @@ class Laplace(Component):
     def log_constant() -> float:
         """-log 2."""
         return -math.log(2.0)
+
+    @staticmethod
+    def log_cdf(z: Tensor) -> Tensor:
+        """Log of the probability below z."""
+        # each branch has finite derivatives where it is not used
+        return torch.where(z < 0, z.clamp_max(0.0) - math.log(2.0), torch.log1p(-0.5 * torch.exp(-z.clamp_min(0.0))))
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
@@ -289,6 +311,11 @@ class StudentT(Component):
         lgamma has a large relative error in float32.
         """
         return student.log_constant(df)
+
+    @staticmethod
+    def log_cdf(z: Tensor, df: float | Tensor) -> Tensor:
+        """Log of the probability below z."""
+        return student.log_cdf(z, df)
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""

@@ -89,7 +89,7 @@ def _read_kinds(censored: Any, rows: int) -> tuple[Bools, Bools]:
     kinds = np.array([_kind_of(value) for value in values.tolist()])
     unknown = kinds == ""
     if unknown.any():
-        value = values[int(np.argmax(unknown))]
+        value = values.tolist()[int(np.argmax(unknown))]
         raise DataError(
             f"censored has the value {value!r} in {rows_of(unknown)}; allowed are 'none', 'right' and 'left', or True "
             "for 'right' and False for 'none'"
@@ -201,12 +201,11 @@ def fit_bounds(bounds: Floats, weight: npt.NDArray[Any] | None = None) -> Target
     ((2.0,), (1.0,))
     """
     low, high = bounds.T
-    for side, given in (("right", low), ("left", high)):
-        if np.isinf(high if side == "right" else low).all():
+    for side, ends in (("right", high), ("left", low)):
+        if np.isinf(ends).all():
             raise DataError(
                 f"all {len(bounds)} targets are censored on the {side}; targets that are known, or censored on the "
-                f"other side, are needed to estimate their scale: they are all {'above' if side == 'right' else 'below'}"
-                f" {given.min() if side == 'right' else given.max():g}"
+                "other side, are needed to estimate their scale: add such rows"
             )
     s = np.ones(len(bounds)) if weight is None else np.asarray(weight, dtype=np.float64)
     middle = np.where(np.isinf(low), high, np.where(np.isinf(high), low, 0.5 * (low + high)))

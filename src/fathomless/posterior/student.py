@@ -153,6 +153,7 @@ class _LogCDF(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], z: Tensor, df: Tensor) -> tuple[Tensor, int]:
-        parts = (part[None] if axis is None else part.movedim(axis, 0) for part, axis in zip((z, df), in_dims))
+        pairs = zip((z, df), in_dims, strict=True)
+        parts = (part[None] if axis is None else part.movedim(axis, 0) for part, axis in pairs)
         log_p: Tensor = _LogCDF.apply(*torch.broadcast_tensors(*parts))
         return log_p, 0

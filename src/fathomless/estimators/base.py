@@ -23,8 +23,8 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fathomless.data import streams
-from fathomless.data.censoring import read_bounds
 from fathomless.data.cells import check_table, is_frame
+from fathomless.data.censoring import read_bounds
 from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema

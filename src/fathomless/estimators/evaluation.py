@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.censoring import fit_bounds, is_known, read_bounds
 from fathomless.data.frames import read_labels, read_target, take
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
@@ -23,8 +24,9 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_group, pack, unpack
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
+from fathomless.posterior.censoring import log_between, log_probability
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
-from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.lattice import LatticePredictive, continuous_law
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
 from fathomless.posterior.pool import Pool
 from fathomless.posterior.tabulated import tabulate
@@ -67,7 +69,7 @@ class Evaluation:
     task : str
         "classification", "regression" or "density".
     rows : int
-        Number of rows of the scores; a row of weight k counts as k rows.
+        Number of rows of the scores; a row of weight k counts as k rows. Without censored rows.
     scores : mapping of str to Score
         Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`),
         rmse, mae, r2, crps, interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95
@@ -100,6 +102,11 @@ class Evaluation:
     on_lattice : bool
         True if predictions are distributions on a lattice, see
         :class:`~fathomless.posterior.lattice.LatticePredictive`.
+    censored : int
+        Number of censored rows. They are part of log_likelihood alone, with the log probability between their bounds.
+        All other scores, the calibration and the arrays are those of rows with known targets. Under censoring on the
+        right these are the rows with small targets, so that the coverage of their intervals need not be the level, and
+        errors are not those of all rows.
     """
 
     name: str
@@ -114,6 +121,7 @@ class Evaluation:
     confusion: Ints | None
     conditional: tuple[ConditionalCoverage, ...] = ()
     on_lattice: bool = False
+    censored: int = 0
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -137,6 +145,7 @@ class Evaluation:
             "labels": self.labels,
             "targets": self.targets,
             **({"on_lattice": True} if self.on_lattice else {}),
+            **({"censored": self.censored} if self.censored else {}),
         }
         if self.conditional:
             meta["conditional"] = pack(self.conditional)
@@ -169,6 +178,7 @@ def evaluate(
     targets: Sequence[str] = ("y",),
     fold: Any = None,
     sample_weight: Any = None,
+    censored: Any = None,
 ) -> Evaluation:
     """Score a fitted estimator on labelled rows, in chunks of 16,384 rows.
 
@@ -179,7 +189,7 @@ def evaluate(
     X : array or data frame, shape (N, C)
         Rows, as for ``estimator.predict``.
     y : array, series or frame, shape (N,) or (N, T)
-        Class labels or numbers, without missing values.
+        Class labels or numbers, without missing values; two columns of bounds with ``censored="interval"``.
     name : str
         Name of these rows.
     targets : sequence of str, length T
@@ -191,6 +201,9 @@ def evaluate(
         Sample weights; 1 by default. A row of weight k is equivalent to k equal rows in every score, error and count,
         and rows of weight 0 are ignored. Unless all are whole numbers, weights are scaled so that their sum is the
         number of rows with a positive weight.
+    censored : array, shape (N,), or "interval", optional
+        Kind of each row, as in the fit of a regressor. Censored rows are part of log_likelihood alone; see
+        :class:`Evaluation`.
 
     Returns
     -------
@@ -199,7 +212,8 @@ def evaluate(
     Raises
     ------
     DataError
-        If targets are missing, labels are unknown, or tables do not match each other or the estimator.
+        If targets are missing, labels are unknown, or tables do not match each other or the estimator; if all targets
+        are censored.
 
     Notes
     -----
@@ -221,6 +235,8 @@ def evaluate(
     """
     if "target_" not in vars(estimator):
         raise DataError(f"this {type(estimator).__name__} is not fitted yet; call fit first")
+    if censored is not None and not isinstance(estimator.target_, TargetScale):
+        raise DataError("censored was given, but the estimator is a classifier; leave it out")
     match estimator.target_:
         case ClassLabels() as known:
             codes = _encode_labels(known, y, targets)
@@ -232,6 +248,8 @@ def evaluate(
                 "evaluate needs one class for each row; for multilabel targets, score each column of predict_proba, "
                 "for example with sklearn.metrics"
             )
+        case TargetScale() as known if censored is not None:
+            return _evaluate_censored(estimator, known, X, y, censored, name, tuple(targets), fold, sample_weight)
         case TargetScale() as known:
             values = read_target(y)
             matrix = values.reshape(len(values), -1)  # (N, T)
@@ -409,6 +427,32 @@ class _NumberPredictions:
     distance: Floats  # distance of 1/2 from the probabilities at y: central intervals of twice this level contain y
 
 
+@dataclass(frozen=True)
+class _CensoredRows:
+    """Censored rows of an evaluation.
+
+    Attributes
+    ----------
+    log_p : ndarray, shape (M,)
+        Log probabilities between their bounds.
+    constant : ndarray, shape (M,)
+        The same under the constant prediction.
+    weight : ndarray, shape (N + M,), or None
+        Weights of the rows with known targets, followed by these.
+    law : TargetScale
+        Mean and standard deviation of the constant prediction.
+    """
+
+    log_p: Floats
+    constant: Floats
+    weight: Floats | None
+    law: TargetScale
+
+    def add(self, scores: dict[str, Score], log_density: Floats, log_p: Floats) -> dict[str, Score]:
+        """Return scores of rows with known targets, with the log-likelihood of all rows."""
+        return _check_finite({**scores, "log_likelihood": mean(np.concatenate([log_density, log_p]), self.weight)})
+
+
 def _evaluate_numbers(
     estimator: PredictiveEstimator,
     known: TargetScale,
@@ -418,6 +462,7 @@ def _evaluate_numbers(
     targets: tuple[str, ...],
     fold: Any,
     weight: Floats | None,
+    beside: _CensoredRows | None = None,
 ) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     predictions: list[_NumberPredictions] = []
@@ -433,12 +478,18 @@ def _evaluate_numbers(
     distance = np.abs(rows.pit - 0.5)  # the central interval of level a contains y if this is at most a / 2
     inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
     bins = np.minimum((rows.pit * _PIT_BINS).astype(np.int64), _PIT_BINS - 1)
+    law = None if beside is None else beside.law
+    constant = _constant_prediction(y, known, weight, generator, on_lattice=on_lattice, law=law)
+    scores, baseline = (_number_scores(part, y, weight) for part in (rows, constant))
+    if beside is not None:
+        scores = beside.add(scores, rows.log_density, beside.log_p)
+        baseline = beside.add(baseline, constant.log_density, beside.constant)
     return Evaluation(
         name=name,
         task="regression",
         rows=_count_rows(y, weight),
-        scores=_number_scores(rows, y, weight),
-        baseline=_number_scores(_constant_prediction(y, known, weight, generator, on_lattice=on_lattice), y, weight),
+        scores=scores,
+        baseline=baseline,
         labels=(),
         targets=targets,
         arrays=_concatenate(pictures),
@@ -459,7 +510,63 @@ def _evaluate_numbers(
             weight=weight,
         ),
         on_lattice=on_lattice,
+        censored=0 if beside is None else len(beside.log_p),
     )
+
+
+def _evaluate_censored(
+    estimator: PredictiveEstimator,
+    known: TargetScale,
+    X: Any,
+    y: Any,
+    censored: Any,
+    name: str,
+    targets: tuple[str, ...],
+    fold: Any,
+    weight: Any,
+) -> Evaluation:
+    bounds = read_bounds(y, censored)
+    if len(known.mean) != 1:
+        raise DataError(f"censored was given, and the estimator was fitted to {len(known.mean)} targets; 1 is allowed")
+    _check_lengths(X, bounds, 1, targets)
+    X, bounds, fold, weight = _drop_zero_weights(X, bounds, fold, weight)
+    exact, rest = (np.flatnonzero(mask) for mask in (is_known(bounds), ~is_known(bounds)))
+    if not len(exact):
+        raise DataError(f"all {len(bounds)} targets are censored; rows with known targets are needed for the scores")
+    law = fit_bounds(bounds, weight)
+    law = replace(law, scale=(max(law.scale[0], _LEAST_SPREAD * known.scale[0]),))
+    low, high = (torch.tensor(bound) for bound in bounds[rest].T)
+    of_rest = None if fold is None else np.asarray(fold)[:, rest]
+    parts = [
+        _log_between(continuous_law(cast(NumberPredictive, p)), low[part], high[part])
+        for part, p, _ in (_predict_chunks(estimator, take(X, rest), len(rest), of_rest) if len(rest) else ())
+    ]
+    centre, scale = (torch.tensor(value, dtype=torch.float64, device="cpu") for value in (law.mean, law.scale))
+    constant = log_between(Normal, (), (low, high), centre, scale.log()).numpy()
+    ordered = None if weight is None else weight[np.concatenate([exact, rest])]
+    return _evaluate_numbers(
+        estimator,
+        known,
+        take(X, exact),
+        bounds[exact, :1],
+        name,
+        targets,
+        None if fold is None else np.asarray(fold)[:, exact],
+        row_weights(None if weight is None else weight[exact], len(exact)),
+        _CensoredRows(np.concatenate([np.zeros(0), *parts]), constant, ordered, law),
+    )
+
+
+def _log_between(p: ContinuousPredictive, low: Tensor, high: Tensor) -> Floats:
+    """Return the log probabilities between bounds (N,) of one target."""
+    shape = p.shape
+
+    def log_density(y: Tensor) -> Tensor:
+        value: Tensor = p.logpdf(y)
+        return value.reshape(shape)
+
+    log_p: Floats = log_probability(p, low.reshape(shape), high.reshape(shape), log_density).numpy().reshape(len(low))
+    return log_p
 
 
 def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
@@ -520,12 +627,22 @@ def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
 
 
 def _constant_prediction(
-    y: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator, *, on_lattice: bool
+    y: Floats,
+    known: TargetScale,
+    weight: Floats | None,
+    generator: torch.Generator,
+    *,
+    on_lattice: bool,
+    law: TargetScale | None = None,
 ) -> _NumberPredictions:
-    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`."""
-    centre = average(y, weight)
+    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`.
+
+    Mean and standard deviation are those of `law` if it is given.
+    """
+    centre = average(y, weight) if law is None else np.array(law.mean)
     mean = np.broadcast_to(centre, y.shape)
     deviation = y.std(0) if weight is None else np.sqrt(average(np.square(y - centre), weight))
+    deviation = deviation if law is None else np.array(law.scale)
     scale = np.maximum(deviation, _LEAST_SPREAD * np.array(known.scale))  # a constant target has deviation zero
     std = np.broadcast_to(scale, y.shape)
     normal = Normal(torch.tensor(mean), torch.tensor(std))
@@ -590,7 +707,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
     groups_of_rows = unpack(meta.get("conditional", []))  # evaluations of older versions have none
-    kinds |= {"on_lattice": bool} if "on_lattice" in meta else {}
+    kinds |= {key: kind for key, kind in (("on_lattice", bool), ("censored", int)) if key in meta}
     check_fields({key: value for key, value in meta.items() if key != "conditional"}, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
@@ -618,6 +735,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         confusion=arrays.get("confusion"),
         conditional=groups_of_rows,
         on_lattice=meta.get("on_lattice", False),
+        censored=meta.get("censored", 0),
     )
 
 

@@ -280,6 +280,7 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
             If a table, target or option is invalid; the message contains a remedy.
         DivergenceError
             If a value in training was not finite.
+
         Notes
         -----
         The likelihood of a censored row is the probability between its bounds under the predictive distribution

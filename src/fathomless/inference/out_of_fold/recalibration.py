@@ -261,9 +261,7 @@ class _Training:
             )
             features = self.features[:, index].transpose(0, 1)  # (K, T, B, D + 1)
             least, z = self.least[:, index].transpose(0, 1), self.target[:, index].transpose(0, 1)  # (K, T, B)
-            half, upper = (
-                None if part is None else part[:, index].transpose(0, 1) for part in (self.half, self.upper)
-            )
+            half, upper = (None if part is None else part[:, index].transpose(0, 1) for part in (self.half, self.upper))
             weight = self.weight[index][:, None]
         log_density = self.law.law(self.law(features), least).log_prob(z, half, upper)  # (K, T, B)
         loss = -(weight * log_density).sum(-1) / weight.sum(-1)  # (K, T)

@@ -24,7 +24,7 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_group, pack, unpack
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
-from fathomless.posterior.censoring import log_between, log_probability
+from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
 from fathomless.posterior.lattice import LatticePredictive, continuous_law
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
@@ -69,7 +69,7 @@ class Evaluation:
     task : str
         "classification", "regression" or "density".
     rows : int
-        Number of rows of the scores; a row of weight k counts as k rows. Without censored rows.
+        Number of rows of the scores; a row of weight k counts as k rows.
     scores : mapping of str to Score
         Regression: log_likelihood (joint log density, nats per row in the units of y; log probability if `on_lattice`),
         rmse, mae, r2, crps, interval_score_90 (of the central 90 % interval), coverage_50, coverage_90, coverage_95
@@ -103,10 +103,11 @@ class Evaluation:
         True if predictions are distributions on a lattice, see
         :class:`~fathomless.posterior.lattice.LatticePredictive`.
     censored : int
-        Number of censored rows. They are part of log_likelihood alone, with the log probability between their bounds.
-        All other scores, the calibration and the arrays are those of rows with known targets. Under censoring on the
-        right these are the rows with small targets, so that the coverage of their intervals need not be the level, and
-        errors are not those of all rows.
+        Number of censored rows; each counts once, whatever its weight. In log_likelihood they have the log probability
+        between their bounds. In coverage and calibration, F(y) of a censored row is drawn uniformly between the values
+        at its bounds, which makes F(y) of all rows uniform under the true law. The other scores and `arrays` are those
+        of rows with known targets. With censoring on the right these are the rows with small targets: their errors and
+        their coverage differ from those of all rows.
     """
 
     name: str
@@ -202,8 +203,7 @@ def evaluate(
         and rows of weight 0 are ignored. Unless all are whole numbers, weights are scaled so that their sum is the
         number of rows with a positive weight.
     censored : array, shape (N,), or "interval", optional
-        Kind of each row, as in the fit of a regressor. Censored rows are part of log_likelihood alone; see
-        :class:`Evaluation`.
+        Kind of each row, as in the fit of a regressor. :class:`Evaluation` has the scores of censored rows.
 
     Returns
     -------
@@ -248,13 +248,12 @@ def evaluate(
                 "evaluate needs one class for each row; for multilabel targets, score each column of predict_proba, "
                 "for example with sklearn.metrics"
             )
-        case TargetScale() as known if censored is not None:
-            return _evaluate_censored(estimator, known, X, y, censored, name, tuple(targets), fold, sample_weight)
         case TargetScale() as known:
-            values = read_target(y)
-            matrix = values.reshape(len(values), -1)  # (N, T)
-            if matrix.shape[1] != len(known.mean):
-                raise DataError(f"y has {matrix.shape[1]} columns; the estimator was fitted to {len(known.mean)}")
+            values = read_target(y) if censored is None else read_bounds(y, censored)
+            matrix = values.reshape(len(values), -1)  # (N, T), or (N, 2) bounds
+            columns = matrix.shape[1] if censored is None else 1
+            if columns != len(known.mean):
+                raise DataError(f"y has {columns} columns; the estimator was fitted to {len(known.mean)}")
             _check_lengths(X, matrix, len(known.mean), targets)
             X, matrix, fold, weight = _drop_zero_weights(X, matrix, fold, sample_weight)
             with np.errstate(over="ignore", invalid="ignore"):  # scores that are not finite raise an error later
@@ -295,10 +294,15 @@ def _check_lengths(X: Any, y: Array, columns: int, targets: Sequence[str]) -> No
 
 
 def _predict_chunks(
-    estimator: PredictiveEstimator, X: Any, rows: int, fold: Any
+    estimator: PredictiveEstimator, X: Any, rows: int, fold: Any, among: Ints | None = None
 ) -> Iterator[tuple[slice, Predictive, Ints]]:
-    """Yield the slice of each chunk of rows, their prediction, and the indices of its rows for plots."""
-    shown = np.linspace(0, rows - 1, min(rows, _SHOWN)).round().astype(np.int64)
+    """Yield the slice of each chunk of rows, their prediction, and the indices of its rows for plots.
+
+    The rows for plots are evenly spaced among all rows, or among those with the ascending numbers `among`.
+    """
+    count = rows if among is None else len(among)
+    shown = np.linspace(0, count - 1, min(count, _SHOWN)).round().astype(np.int64)
+    shown = shown if among is None else among[shown]
     by_position = getattr(X, "iloc", X)  # only pandas frames need iloc for slices by position
     for start in range(0, rows, _CHUNK):
         part = slice(start, min(start + _CHUNK, rows))
@@ -427,32 +431,6 @@ class _NumberPredictions:
     distance: Floats  # distance of 1/2 from the probabilities at y: central intervals of twice this level contain y
 
 
-@dataclass(frozen=True)
-class _CensoredRows:
-    """Censored rows of an evaluation.
-
-    Attributes
-    ----------
-    log_p : ndarray, shape (M,)
-        Log probabilities between their bounds.
-    constant : ndarray, shape (M,)
-        The same under the constant prediction.
-    weight : ndarray, shape (N + M,), or None
-        Weights of the rows with known targets, followed by these.
-    law : TargetScale
-        Mean and standard deviation of the constant prediction.
-    """
-
-    log_p: Floats
-    constant: Floats
-    weight: Floats | None
-    law: TargetScale
-
-    def add(self, scores: dict[str, Score], log_density: Floats, log_p: Floats) -> dict[str, Score]:
-        """Return scores of rows with known targets, with the log-likelihood of all rows."""
-        return _check_finite({**scores, "log_likelihood": mean(np.concatenate([log_density, log_p]), self.weight)})
-
-
 def _evaluate_numbers(
     estimator: PredictiveEstimator,
     known: TargetScale,
@@ -462,28 +440,29 @@ def _evaluate_numbers(
     targets: tuple[str, ...],
     fold: Any,
     weight: Floats | None,
-    beside: _CensoredRows | None = None,
 ) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     predictions: list[_NumberPredictions] = []
     pictures = []
     on_lattice = False
-    for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
+    exact = None if y.shape[1] == len(known.mean) else np.flatnonzero(is_known(y))
+    if exact is not None and not len(exact):
+        raise DataError(f"all {len(y)} targets are censored; rows with known targets are needed for the scores")
+    for part, p, picked in _predict_chunks(estimator, X, len(y), fold, exact):
         p = cast(NumberPredictive, p)
         on_lattice = isinstance(p, LatticePredictive)
-        predictions.append(_predict_numbers(p, y[part], generator))
+        predictions.append(_predict_numbers(p, y[part], generator, censored=exact is not None))
         if len(picked):
-            pictures.append(_picture_of_numbers(p.take(picked), y[part][picked]))
+            pictures.append(_picture_of_numbers(p.take(picked), y[part][picked][:, : len(known.mean)]))
     rows = _NumberPredictions(**_concatenate([vars(part) for part in predictions]))
     distance = np.abs(rows.pit - 0.5)  # the central interval of level a contains y if this is at most a / 2
     inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
     bins = np.minimum((rows.pit * _PIT_BINS).astype(np.int64), _PIT_BINS - 1)
-    law = None if beside is None else beside.law
-    constant = _constant_prediction(y, known, weight, generator, on_lattice=on_lattice, law=law)
-    scores, baseline = (_number_scores(part, y, weight) for part in (rows, constant))
-    if beside is not None:
-        scores = beside.add(scores, rows.log_density, beside.log_p)
-        baseline = beside.add(baseline, constant.log_density, beside.constant)
+    if exact is None:
+        constant = _constant_prediction(y, known, weight, generator, on_lattice=on_lattice)
+    else:
+        constant = _constant_law(y, known, weight, generator)
+    scores, baseline = (_number_scores(part, y, weight, exact) for part in (rows, constant))
     return Evaluation(
         name=name,
         task="regression",
@@ -510,66 +489,16 @@ def _evaluate_numbers(
             weight=weight,
         ),
         on_lattice=on_lattice,
-        censored=0 if beside is None else len(beside.log_p),
+        censored=0 if exact is None else len(y) - len(exact),
     )
 
 
-def _evaluate_censored(
-    estimator: PredictiveEstimator,
-    known: TargetScale,
-    X: Any,
-    y: Any,
-    censored: Any,
-    name: str,
-    targets: tuple[str, ...],
-    fold: Any,
-    weight: Any,
-) -> Evaluation:
-    bounds = read_bounds(y, censored)
-    if len(known.mean) != 1:
-        raise DataError(f"censored was given, and the estimator was fitted to {len(known.mean)} targets; 1 is allowed")
-    _check_lengths(X, bounds, 1, targets)
-    X, bounds, fold, weight = _drop_zero_weights(X, bounds, fold, weight)
-    exact, rest = (np.flatnonzero(mask) for mask in (is_known(bounds), ~is_known(bounds)))
-    if not len(exact):
-        raise DataError(f"all {len(bounds)} targets are censored; rows with known targets are needed for the scores")
-    law = fit_bounds(bounds, weight)
-    law = replace(law, scale=(max(law.scale[0], _LEAST_SPREAD * known.scale[0]),))
-    low, high = (torch.tensor(bound) for bound in bounds[rest].T)
-    of_rest = None if fold is None else np.asarray(fold)[:, rest]
-    parts = [
-        _log_between(continuous_law(cast(NumberPredictive, p)), low[part], high[part])
-        for part, p, _ in (_predict_chunks(estimator, take(X, rest), len(rest), of_rest) if len(rest) else ())
-    ]
-    centre, scale = (torch.tensor(value, dtype=torch.float64, device="cpu") for value in (law.mean, law.scale))
-    constant = log_between(Normal, (), (low, high), centre, scale.log()).numpy()
-    ordered = None if weight is None else weight[np.concatenate([exact, rest])]
-    return _evaluate_numbers(
-        estimator,
-        known,
-        take(X, exact),
-        bounds[exact, :1],
-        name,
-        targets,
-        None if fold is None else np.asarray(fold)[:, exact],
-        row_weights(None if weight is None else weight[exact], len(exact)),
-        _CensoredRows(np.concatenate([np.zeros(0), *parts]), constant, ordered, law),
-    )
-
-
-def _log_between(p: ContinuousPredictive, low: Tensor, high: Tensor) -> Floats:
-    """Return the log probabilities between bounds (N,) of one target."""
-    shape = p.shape
-
-    def log_density(y: Tensor) -> Tensor:
-        value: Tensor = p.logpdf(y)
-        return value.reshape(shape)
-
-    log_p: Floats = log_probability(p, low.reshape(shape), high.reshape(shape), log_density).numpy().reshape(len(low))
-    return log_p
-
-
-def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+def _predict_numbers(
+    p: NumberPredictive, y: Floats, generator: torch.Generator, *, censored: bool = False
+) -> _NumberPredictions:
+    """Summarize predictions of rows with targets (N, T), or with bounds (N, 2) if they are `censored`."""
+    if censored:
+        return _predict_bounds(p, y, generator)
     if isinstance(p, LatticePredictive):
         return _predict_points(p, y, generator)
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
@@ -583,6 +512,32 @@ def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator)
         mixture.icdf(0.95).numpy(),
         np.abs(pit - 0.5),
     )
+
+
+def _predict_bounds(p: NumberPredictive, bounds: Floats, generator: torch.Generator) -> _NumberPredictions:
+    """Summarize predictions of rows with bounds; for censored ones F(y) is drawn uniformly between F at the bounds.
+
+    Their CRPS is NaN.
+    """
+    exact, rest = (np.flatnonzero(mask) for mask in (is_known(bounds), ~is_known(bounds)))
+    parts = []
+    if len(exact):
+        parts.append(_predict_numbers(p.take(exact), bounds[exact, :1], generator))
+    if len(rest):
+        law = continuous_law(p.take(rest)).mixture
+        low, high = (torch.tensor(bound)[:, None] for bound in bounds[rest].T)
+        below, up_to = law.cdf(low), law.cdf(high)
+        pit = (below + uniform(below, generator) * (up_to - below)).numpy()
+        log_p = log_probability(law, low, high, law.log_prob)[:, 0].numpy()
+        ends = (law.icdf(level).numpy() for level in (0.05, 0.95))
+        parts.append(
+            _NumberPredictions(
+                law.mean.numpy(), log_p, np.full(pit.shape, np.nan), pit, *ends, distance=np.abs(pit - 0.5)
+            )
+        )
+    order = np.argsort(np.concatenate([exact, rest]))
+    merged = _concatenate([vars(part) for part in parts])
+    return _NumberPredictions(**{key: values[order] for key, values in merged.items()})
 
 
 def _predict_points(p: LatticePredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
@@ -627,22 +582,12 @@ def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
 
 
 def _constant_prediction(
-    y: Floats,
-    known: TargetScale,
-    weight: Floats | None,
-    generator: torch.Generator,
-    *,
-    on_lattice: bool,
-    law: TargetScale | None = None,
+    y: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator, *, on_lattice: bool
 ) -> _NumberPredictions:
-    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`.
-
-    Mean and standard deviation are those of `law` if it is given.
-    """
-    centre = average(y, weight) if law is None else np.array(law.mean)
+    """Summarize the normal distribution with the mean and standard deviation of these rows, rounded if `on_lattice`."""
+    centre = average(y, weight)
     mean = np.broadcast_to(centre, y.shape)
     deviation = y.std(0) if weight is None else np.sqrt(average(np.square(y - centre), weight))
-    deviation = deviation if law is None else np.array(law.scale)
     scale = np.maximum(deviation, _LEAST_SPREAD * np.array(known.scale))  # a constant target has deviation zero
     std = np.broadcast_to(scale, y.shape)
     normal = Normal(torch.tensor(mean), torch.tensor(std))
@@ -659,22 +604,42 @@ def _constant_prediction(
     return _NumberPredictions(mean, log_density, crps, pit, low, high, np.abs(pit - 0.5))
 
 
-def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -> dict[str, Score]:
+def _constant_law(
+    bounds: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator
+) -> _NumberPredictions:
+    """Summarize the normal distribution of maximum likelihood for censored rows."""
+    law = fit_bounds(bounds, weight)
+    shape = (1, len(bounds), 1)
+    scale = max(law.scale[0], _LEAST_SPREAD * known.scale[0])
+    loc, spread = (torch.full(shape, value, dtype=torch.float64, device="cpu") for value in (law.mean[0], scale))
+    one = torch.zeros(1, dtype=torch.float64, device="cpu")
+    return _predict_bounds(ContinuousPredictive(one, one.long(), Normal(loc, spread)), bounds, generator)
+
+
+def _number_scores(
+    rows: _NumberPredictions, y: Floats, weight: Floats | None, exact: Ints | None = None
+) -> dict[str, Score]:
+    """Compute the scores; with censored targets, those of errors for the rows of known targets, `exact`."""
+    of_all = {
+        "log_likelihood": mean(rows.log_density, weight),
+        **{key: mean((rows.distance <= 0.5 * level).astype(np.float64), weight) for key, level in _COVERAGES.items()},
+    }
+    if exact is not None:
+        rows = _NumberPredictions(**{key: values[exact] for key, values in vars(rows).items()})
+        y, weight = y[exact, :1], None if weight is None else weight[exact]
     square = np.square(y - rows.mean)  # (N, T)
     root = np.sqrt(average(square, weight))  # (T,)
     # derivative of the square root, for the influence values; 0 if all errors are 0
     slope = np.divide(0.5, root, out=np.zeros_like(root), where=root > 0.0)
     scores = {
-        "log_likelihood": mean(rows.log_density, weight),
+        "log_likelihood": of_all.pop("log_likelihood"),
         "rmse": score(root, slope * (square - average(square, weight)), weight),
         "mae": mean(np.sqrt(square), weight),
         "r2": _r2(square, y, weight),
         "crps": mean(rows.crps, weight),
         "interval_score_90": mean(metrics.interval_score(y, rows.low, rows.high, 0.9), weight),
     }
-    for key, level in _COVERAGES.items():
-        scores[key] = mean((rows.distance <= 0.5 * level).astype(np.float64), weight)
-    return _check_finite(scores)
+    return _check_finite({**scores, **of_all})
 
 
 def _r2(square: Floats, y: Floats, weight: Floats | None) -> Score:

@@ -22,7 +22,7 @@ __all__ = ["encode_bounds", "fit_bounds", "is_known", "read_bounds"]
 
 Bools = npt.NDArray[np.bool_]
 
-_WORDS = ("none", "right", "left")
+_WORDS = {"exact": "exact", "none": "exact", "right": "right", "left": "left"}
 _INTERVAL = "interval"
 _LARGEST = 1e150  # its square is still far below the largest float64
 _STEPS = 200  # largest number of steps of the EM algorithm
@@ -39,9 +39,9 @@ def read_bounds(y: Any, censored: Any) -> Floats:
     y : array, list, series or frame of numbers, shape (N,), (N, 1), or (N, 2) for intervals
         Targets.
     censored : array or "interval"
-        Kind of each row, shape (N,): "none" (the target is y), "right" (it is above y) or "left" (it is below y); or
-        True for "right" and False for "none", also as 1 and 0. "interval" for two columns of y, the lower and the
-        upper bound of each target.
+        Kind of each row, shape (N,): "exact" or "none" (the target is y), "right" (it is above y) or "left" (it is
+        below y); or True for "right" and False for "exact", also as 1 and 0. "interval" for two columns of y, the lower
+        and the upper bound of each target.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def read_bounds(y: Any, censored: Any) -> Floats:
 
     Examples
     --------
-    >>> read_bounds([3.0, 5.0, 1.0], ["none", "right", "left"]).tolist()
+    >>> read_bounds([3.0, 5.0, 1.0], ["exact", "right", "left"]).tolist()
     [[3.0, 3.0], [5.0, inf], [-inf, 1.0]]
     >>> read_bounds([[3.0, 3.0], [5.0, np.inf]], "interval").tolist()
     [[3.0, 3.0], [5.0, inf]]
@@ -58,7 +58,7 @@ def read_bounds(y: Any, censored: Any) -> Floats:
     if isinstance(censored, str):
         if censored != _INTERVAL:
             raise DataError(
-                f"censored={censored!r} was given; allowed are an array with 'none', 'right' or 'left' for each row, "
+                f"censored={censored!r} was given; allowed are an array with 'exact', 'right' or 'left' for each row, "
                 "and 'interval' with two columns of bounds as y"
             )
         return _read_intervals(y)
@@ -85,14 +85,14 @@ def _read_kinds(censored: Any, rows: int) -> tuple[Bools, Bools]:
     if values.shape != (rows,):
         raise DataError(f"censored has shape {values.shape}; give one value for each of the {rows} rows")
     if missing.any():
-        raise DataError(f"censored is missing in {rows_of(missing)}; give 'none', 'right' or 'left' for each row")
+        raise DataError(f"censored is missing in {rows_of(missing)}; give 'exact', 'right' or 'left' for each row")
     kinds = np.array([_kind_of(value) for value in values.tolist()])
     unknown = kinds == ""
     if unknown.any():
         value = values.tolist()[int(np.argmax(unknown))]
         raise DataError(
-            f"censored has the value {value!r} in {rows_of(unknown)}; allowed are 'none', 'right' and 'left', or True "
-            "for 'right' and False for 'none'"
+            f"censored has the value {value!r} in {rows_of(unknown)}; allowed are 'exact', 'right' and 'left', or True "
+            "for 'right' and False for 'exact'"
         )
     return kinds == "right", kinds == "left"
 
@@ -100,10 +100,9 @@ def _read_kinds(censored: Any, rows: int) -> tuple[Bools, Bools]:
 def _kind_of(value: Any) -> str:
     """Return the kind of a row as a word; "" if it is unknown."""
     if isinstance(value, str):
-        word = value.strip().lower()
-        return word if word in _WORDS else ""
+        return _WORDS.get(value.strip().lower(), "")
     if isinstance(value, bool | int | float) and value in (0, 1):
-        return "right" if value else "none"
+        return "right" if value else "exact"
     return ""
 
 
@@ -163,8 +162,9 @@ def encode_bounds(target: TargetScale, bounds: Floats) -> Floats:
 
     An interval that is shorter than 1e-6 scales is replaced by its middle, a known target.
     """
-    z: Floats = (bounds - target.mean[0]) / target.scale[0]
-    short = (z[:, 1] - z[:, 0] < _SHORT) & ~is_known(bounds)
+    with np.errstate(over="ignore", invalid="ignore"):
+        z: Floats = (bounds - target.mean[0]) / target.scale[0]
+        short = (z[:, 1] - z[:, 0] < _SHORT) & ~is_known(bounds)
     z[short] = z[short].mean(1, keepdims=True)
     check_encoded("y", np.where(np.isinf(bounds), 0.0, z).ravel())
     return z
@@ -200,14 +200,16 @@ def fit_bounds(bounds: Floats, weight: npt.NDArray[Any] | None = None) -> Target
     >>> scale.mean, scale.scale
     ((2.0,), (1.0,))
     """
+    # distinct rows, so that a row of weight 2 and two equal rows give the same bits in any order
+    bounds, place = np.unique(bounds, axis=0, return_inverse=True)
+    s = np.bincount(place.ravel(), weights=weight).astype(np.float64)
     low, high = bounds.T
     for side, ends in (("right", high), ("left", low)):
         if np.isinf(ends).all():
             raise DataError(
-                f"all {len(bounds)} targets are censored on the {side}; targets that are known, or censored on the "
+                f"all {len(place)} targets are censored on the {side}; targets that are known, or censored on the "
                 "other side, are needed to estimate their scale: add such rows"
             )
-    s = np.ones(len(bounds)) if weight is None else np.asarray(weight, dtype=np.float64)
     middle = np.where(np.isinf(low), high, np.where(np.isinf(high), low, 0.5 * (low + high)))
     if not np.abs(middle).max() <= _LARGEST:
         raise DataError(

@@ -264,9 +264,9 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
             Group of each row, for example a patient; the rows of a group stay together in every fold and split. Without
             groups, the rules of :mod:`fathomless.data.duplicates` determine if equal rows stay together.
         censored : array, shape (N,), or "interval", optional
-            Kind of each row if some targets are only known to be above or below a value: "none" (the target is y),
+            Kind of each row if some targets are only known to be above or below a value: "exact" (the target is y),
             "right" (it is above y, such as the survival time of a patient who is alive at y) or "left" (it is below y);
-            or True for "right" and False for "none". With "interval", y has two columns, and each target lies between
+            or True for "right" and False for "exact". With "interval", y has two columns, and each target lies between
             them: equal bounds are a known target, and one of them may be infinite or missing. Only for one target; not
             with ``weights="hmc"``, posteriors of the heads, Laplace's approximation and chains. See Notes.
 
@@ -292,8 +292,8 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
 
         Both forms are those of other libraries: an indicator for each row beside y, as in the package survival of R
         and, with events instead of censoring, in lifelines; and two columns of bounds, as in ``type="interval2"`` of
-        survival and the bounds of XGBoost. With the second form, splitters and searches of scikit-learn divide the
-        bounds together with y.
+        survival and the bounds of XGBoost. Functions of scikit-learn that split a table also split either form, as a
+        parameter of the fit; they need a scorer for censored rows, since the error of a censored row is unknown.
         """
         return self._fit(partial(self._prepare, X, y, sample_weight, groups, censored))
 

@@ -529,10 +529,15 @@ def _predict_bounds(p: NumberPredictive, bounds: Floats, generator: torch.Genera
         below, up_to = law.cdf(low), law.cdf(high)
         pit = (below + uniform(below, generator) * (up_to - below)).numpy()
         log_p = log_probability(law, low, high, law.log_prob)[:, 0].numpy()
-        ends = (law.icdf(level).numpy() for level in (0.05, 0.95))
         parts.append(
             _NumberPredictions(
-                law.mean.numpy(), log_p, np.full(pit.shape, np.nan), pit, *ends, distance=np.abs(pit - 0.5)
+                law.mean.numpy(),
+                log_p,
+                np.full(pit.shape, np.nan),
+                pit,
+                law.icdf(0.05).numpy(),
+                law.icdf(0.95).numpy(),
+                np.abs(pit - 0.5),
             )
         )
     order = np.argsort(np.concatenate([exact, rest]))

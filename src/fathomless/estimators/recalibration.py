@@ -122,5 +122,6 @@ def _log_density_of_bounds(law: Mixture, shift: Tensor, scale: Tensor, low: Tens
     known = low == high
     density = law.log_prob(shift + scale * torch.where(known, low, 0.0)) + scale.log()
     # the probabilities of known targets are not used
-    bounds = [shift + scale * torch.where(known, end, bound) for end, bound in ((0.0, low), (math.inf, high))]
-    return torch.where(known, density, log_probability(law, *bounds, law.log_prob))
+    below, above = torch.where(known, 0.0, low), torch.where(known, math.inf, high)
+    between = log_probability(law, shift + scale * below, shift + scale * above, law.log_prob)
+    return torch.where(known, density, between)

@@ -38,10 +38,6 @@ __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regres
 class Supervised(PredictiveEstimator, ABC):
     """Base class of classifiers and regressors."""
 
-    @abstractmethod
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit the posterior to a table."""
-
     def fit_stream(self, source: Source) -> Self:
         """Fit the posterior to data larger than memory, read in chunks.
 

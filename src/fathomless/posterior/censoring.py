@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fathomless.posterior.mixtures import Component, integrate_log_density
+from fathomless.posterior.mixtures import Censorable, Component, integrate_log_density
 
 __all__ = ["HasTails", "impute", "log_between", "log_probability"]
 
@@ -37,7 +37,7 @@ class HasTails(Protocol):
 
 
 def log_between(
-    law: type[Component],
+    law: type[Censorable],
     shape: tuple[float | Tensor, ...],
     bounds: tuple[Tensor, Tensor],
     loc: Tensor,
@@ -50,7 +50,7 @@ def log_between(
 
     Parameters
     ----------
-    law : type of Component
+    law : type of Censorable
         Family.
     shape : tuple of float or Tensor
         Shape parameters.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fathomless.posterior import mixtures
 from fathomless.posterior.censoring import log_between
-from fathomless.posterior.mixtures import Classes, Component, Indicators
+from fathomless.posterior.mixtures import Censorable, Classes, Component, Indicators
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -395,6 +395,11 @@ class LocationScale(Likelihood, HasWidth, ABC):
         known = low == high
         loc, log_scale, *stated = self.noise.split(f)
         law, shape = self.law()
+        if not issubclass(law, Censorable):
+            raise DataError(
+                f"targets were given as bounds, with the law {law.__name__}; laws of censored targets are subclasses "
+                "of mixtures.Censorable: add log_cdf"
+            )
         shape = tuple(stated) or shape
         constant = law.log_constant(*shape)
         z = (torch.where(known, low, 0.0).to(f.dtype) - loc) * torch.exp(-log_scale)  # (S, B, T)

@@ -29,6 +29,7 @@ from fathomless.system.draws import exponential, multinomial, normal, uniform
 from fathomless.system.errors import DataError
 
 __all__ = [
+    "Censorable",
     "Classes",
     "Component",
     "Indicators",
@@ -100,14 +101,6 @@ class Component(ABC):
     @abstractmethod
     def log_constant(*shape: Any) -> float | Tensor:
         """Log of the normalising constant, in nats: a float, or a tensor if a shape parameter is a tensor."""
-
-    @staticmethod
-    @abstractmethod
-    def log_cdf(z: Tensor, *shape: Any) -> Tensor:
-        """Log of the probability below z in nats; differentiable, in any dtype and on any device.
-
-        The parameters are those of :meth:`energy`.
-        """
 
     @abstractmethod
     def standard_cdf(self, z: Tensor) -> Tensor:
@@ -208,7 +201,21 @@ class Component(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Normal(Component):
+class Censorable(Component, ABC):
+    """A component that can be the law of a censored target."""
+
+    @staticmethod
+    @abstractmethod
+    def log_cdf(z: Tensor, *shape: Any) -> Tensor:
+        """Log of the probability below z in nats; differentiable, in any dtype and on any device.
+
+        It has a small error in both tails, and no branches that depend on values, for ``torch.func.vmap``. The
+        parameters are those of :meth:`energy`.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Normal(Censorable):
     """Gaussian law; ``scale`` is its standard deviation."""
 
     @staticmethod
@@ -248,7 +255,7 @@ class Normal(Component):
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace(Component):
+class Laplace(Censorable):
     """Laplace law g(z) = exp(-|z|) / 2; its variance is 2 scale²."""
 
     @staticmethod
@@ -287,7 +294,7 @@ class Laplace(Component):
 
 
 @dataclass(frozen=True, eq=False)
-class StudentT(Component):
+class StudentT(Censorable):
     """Student's t law with ``df`` degrees of freedom; its variance is scale² df / (df - 2).
 
     Attributes

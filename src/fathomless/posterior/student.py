@@ -134,7 +134,7 @@ class _LogCDF(torch.autograd.Function):
         low, nu = -z.detach().abs(), df.detach()
         tail = torch.as_tensor(special.stdtr(nu.numpy(), low.numpy()), device="cpu")
         # the leading term g(t) (t + ν/t) / ν of the tail, for probabilities that underflow
-        far = torch.as_tensor(log_constant(nu)) - energy(low, nu) + torch.log((nu / -low - low) / nu)
+        far = torch.as_tensor(log_constant(nu), device="cpu") - energy(low, nu) + torch.log((nu / -low - low) / nu)
         log_tail = torch.where(tail > _TINY, tail.clamp_min(_TINY).log(), far)
         return torch.where(z < 0.0, log_tail, torch.log1p(-tail))
 

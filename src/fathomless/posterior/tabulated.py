@@ -59,11 +59,6 @@ class TabulatedT(Component):
         """Log of the normalising constant, that of :class:`~fathomless.posterior.mixtures.StudentT`."""
         return student.log_constant(df)
 
-    @staticmethod
-    def log_cdf(z: Tensor, df: float | Tensor) -> Tensor:
-        """Log of the probability below z, that of :class:`~fathomless.posterior.mixtures.StudentT`."""
-        return student.log_cdf(z, df)
-
     @cached_property
     def _exact(self) -> StudentT:
         return StudentT(self.loc, self.scale, self.df)

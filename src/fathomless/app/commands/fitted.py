@@ -215,8 +215,9 @@ def known_rows(
     name = weight or manifest.weight
     counts = columns.read_weights(frame[name], name) if name is not None and name in frame.column_names else None
     of_rows = censored or manifest.censored
-    has_kinds = of_rows is not None and of_rows in frame.column_names
-    of_row = columns.read_censored(frame[of_rows], of_rows) if has_kinds else None
+    of_row = None
+    if of_rows is not None and of_rows in frame.column_names:
+        of_row = columns.read_censored(frame[of_rows], of_rows)
     X = columns.select_features(frame, estimator.schema_)
     task = "regression" if labels is None else "classification"
     y = columns.target_array(frame.select(targets), task) if targets else None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fathomless.app.commands import columns
 from fathomless.data import streams
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.tasks import Density, Supervised
+from fathomless.estimators.tasks import BaseRegressor, Classifier, Density, Supervised
 from fathomless.system import memory
 from fathomless.system.errors import DataError
 from fathomless.tables import files as tables
@@ -156,7 +156,7 @@ def _read_whole(request: FitRequest) -> Input:
         weight=parts.weight,
         groups=parts.groups,
         censored=parts.censored,
-        train=lambda estimator: cast(Supervised, estimator).fit(
+        train=lambda estimator: cast("BaseRegressor | Classifier", estimator).fit(
             parts.X, y, sample_weight=parts.weight, groups=parts.groups, **also
         ),
         take=lambda rows: (parts.X.take(rows), y[rows]),

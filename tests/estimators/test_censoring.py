@@ -184,9 +184,9 @@ def test_the_calibration_of_the_true_law_is_uniform(fitted):
 
 def test_the_recalibration_learns_the_width_from_censored_rows():
     rng = np.random.default_rng(3)
-    x = rng.uniform(-1.0, 1.0, size=(400, 1))
+    x = rng.uniform(-1.0, 1.0, size=(250, 1))
     noise = np.where(x[:, 0] > 0.0, 0.9, 0.1)
-    target, end = x[:, 0] + noise * rng.normal(size=400), rng.normal(1.0, 1.0, size=400)
+    target, end = x[:, 0] + noise * rng.normal(size=250), rng.normal(1.0, 1.0, size=250)
     options = {**QUICK, "recalibrate": True}
     found = UnboundedDepthRegressor(**options).fit(x, np.minimum(target, end), censored=target > end)
     assert found.recalibration_ is not None
@@ -206,8 +206,10 @@ def test_the_narrowing_of_censored_rows_is_that_of_all_rows(fitted):
     "estimator",
     [
         ContinuousDepthRegressor(width=8, epochs=15, cv=2, recalibrate=False, random_state=0),
-        SparseBayesRegressor(width=8, epochs=10, temperature=0.1, recalibrate=False, random_state=0),
-        ProjectedBayesRegressor(width=4, candidates=12, candidate_steps=150, decoder_steps=50, latent_steps=20),
+        SparseBayesRegressor(width=8, epochs=150, temperature=0.1, recalibrate=False, random_state=0),
+        ProjectedBayesRegressor(
+            width=4, candidates=12, candidate_steps=150, decoder_steps=50, latent_steps=20, random_state=0
+        ),
         DeepEnsembleRegressor(width=8, epochs=60, recalibrate=False, random_state=0),
         SWAGNetworkRegressor(width=8, epochs=30, recalibrate=False, random_state=0),
         UnboundedDepthRegressor(**QUICK, likelihood="student_t"),
@@ -220,9 +222,9 @@ def test_the_narrowing_of_censored_rows_is_that_of_all_rows(fitted):
 )
 def test_all_families_that_are_trained_by_gradients_learn_from_censored_rows(estimator):
     estimator.fit(X, Y, censored=KINDS)
-    # a fit that ignores the censoring predicts the mean of y, which is 0.6 below that of the target
-    assert Y.mean() < TARGET.mean() - 0.55
-    assert float(np.mean(estimator.predict(X))) > Y.mean() + 0.3
+    # the mean error at censored rows is −1.5 for y itself, and −0.9 for a constant prediction of the mean target
+    assert float(np.mean((Y - TRUTH)[CENSORED])) < float(np.mean(TRUTH.mean() - TRUTH[CENSORED])) < -0.8
+    assert abs(float(np.mean((estimator.predict(X) - TRUTH)[CENSORED]))) < 0.4
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_censored_rows_are_named_by_a_column(call: Call) -> None:
     words = np.where(price > end, "right", "exact")
     write("censored.csv", houses(price=np.minimum(price, end), status=words))
     fit(call, "price", "--censored", "status", "--cv", "3", data="censored.csv")
-    found, manifest = manifests.load_predictor("run")
+    manifest = manifests.load_predictor("run")[1]
     assert manifest is not None
     assert manifest.censored == "status"
     assert "status" not in manifest.columns

@@ -467,7 +467,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Mean log predictive density on rows that a network was not fitted to, see above.
 
         In nats per row and in the units of the target; None if there are no such rows. For a target on a coarse lattice
-        it is the mean log probability (``likelihood_.cell`` is not None), which has no units.
+        it is the mean log probability (``likelihood_.cell`` is not None), which has no units. Censored rows have the
+        log probability between their bounds.
         """
         if self._score is None or cell_of(self.likelihood_) is not None:
             return self._score

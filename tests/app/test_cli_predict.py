@@ -263,6 +263,34 @@ def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
     refused(said, "--groups (here None, there patient)")
 
 
+def test_censored_rows_are_named_by_a_column(call: Call) -> None:
+    price = np.array(houses()["price"].to_pylist(), dtype=float)
+    end = float(np.median(price))
+    words = np.where(price > end, "right", "exact")
+    write("censored.csv", houses(price=np.minimum(price, end), status=words))
+    fit(call, "price", "--censored", "status", "--cv", "3", data="censored.csv")
+    manifest = manifests.load_predictor("run")[1]
+    assert manifest is not None
+    assert manifest.censored == "status"
+    assert "status" not in manifest.columns
+    own = {one.name: one for one in runs.evaluations("run")}
+    assert own["out-of-fold rows"].censored == int((words == "right").sum())
+    assert "status" not in call("predict", "run", "censored.csv").err
+    assert not Path("run/analysis.json").exists()
+    evaluated = call("evaluate", "run", "censored.csv")
+    assert f"{(words == 'right').sum()} targets are censored" in evaluated.out
+    write("numbers.csv", houses(price=np.minimum(price, end), flag=(words == "right").astype(int)))
+    again = call("evaluate", "run", "numbers.csv", "--censored", "flag")
+    assert again.out.splitlines()[1:] == evaluated.out.splitlines()[1:]
+    assert f"using the {(words == 'exact').sum()} of {N} rows" in call("explain", "run", "censored.csv").err
+    said = call("fit", "censored.csv", "--target", "price", "--out", "run", "--resume", "--cv", "3")
+    refused(said, "--censored (here None, there status)")
+    refused(call("fit", "censored.csv", "--target", "colour", "--censored", "status"), "targets of a regression")
+    refused(call("fit", "censored.csv", "--task", "density", "--censored", "status"), "a density has no target")
+    write("gaps.csv", houses(status=["", *["exact"] * (N - 1)]))
+    refused(call("fit", "gaps.csv", "--target", "price", "--censored", "status"), "has no value in 1 of 90 rows")
+
+
 def test_a_row_of_the_weight_zero_is_as_if_it_were_not_there(call: Call) -> None:
     table = houses(colour=["mauve", *["red", "blue"] * 44, "red"], w=[0, *[1] * (N - 1)])
     said = fit(call, "price", "--weight", "w", data=write("weighted.csv", table))

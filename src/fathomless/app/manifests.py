@@ -59,8 +59,8 @@ class RunManifest:
         Number of rows with a target, and names of the features.
     targets : tuple of str
         Target columns.
-    key, weight, groups : str or None
-        Columns of row names, sample weights and groups.
+    key, weight, groups, censored : str or None
+        Columns of row names, sample weights, groups and kinds of censored rows.
     seed, threads : int
         The same seed, data, machine and number of threads give the same bytes.
     notes : tuple of str
@@ -87,6 +87,7 @@ class RunManifest:
     key: str | None = None
     weight: str | None = None
     groups: str | None = None
+    censored: str | None = None
     notes: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(
@@ -105,6 +106,7 @@ class RunManifest:
             "seed": "--seed",
             "weight": "--weight",
             "groups": "--groups",
+            "censored": "--censored",
             "threads": "--threads",
             "targets": "--target",
         }
@@ -140,16 +142,23 @@ class RunManifest:
             If the file is not a manifest.
         """
         if isinstance(found, dict):
-            found = {"notation": {}, "groups": None, "model": "", **found}  # fields that older runs do not have
+            found = {
+                "notation": {},
+                "groups": None,
+                "censored": None,
+                "model": "",
+                **found,
+            }  # fields that older runs do not have
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
             raise FileError(f"{path} is not a run manifest of fathomless; restore it from a backup or fit again")
         texts = ("command", "columns", "targets", "notes")
         whole = ("bytes", "rows", "seed", "threads")
+        columns = ("key", "weight", "groups", "censored")
         valid = (
             all(isinstance(found[name], str) for name in ("estimator", "source", "sha256", "model"))
             and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
             and all(type(found[name]) is int and found[name] >= 0 for name in whole)
-            and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight", "groups"))
+            and all(found[name] is None or isinstance(found[name], str) for name in columns)
             and all(isinstance(found[name], dict) for name in ("options", "versions", "notation"))
             and all(isinstance(value, str) for name in ("versions", "notation") for value in found[name].values())
             and 1 <= found["threads"] <= 1024

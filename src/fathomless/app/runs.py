@@ -171,6 +171,7 @@ def finish(
     take: Callable[[Ints], tuple[Any, Any]],
     keys: Sequence[str] | None = None,
     weight: npt.NDArray[np.float64] | None = None,
+    censored: npt.NDArray[Any] | None = None,
 ) -> tuple[Evaluation, tuple[Finding, ...]]:
     """Save the fitted estimator with its history, scores, analysis and report; end the run.
 
@@ -188,6 +189,9 @@ def finish(
         Names of these rows.
     weight : ndarray, shape (N,), optional
         Sample weights of these rows in the scores.
+    censored : ndarray, shape (N,), optional
+        Kinds of these rows, if targets are censored. There is then no analysis, whose simple models cannot be fitted to
+        censored targets.
 
     Returns
     -------
@@ -205,6 +209,8 @@ def finish(
 
     def evaluate_rows(rows: Ints, **options: Any) -> Evaluation:
         counts = None if weight is None else weight[rows]
+        if censored is not None:
+            options["censored"] = censored[rows]
         return score_rows(estimator, *take(rows), targets=manifest.targets, sample_weight=counts, **options)
 
     training = evaluate_rows(trained, name="training rows")
@@ -231,7 +237,7 @@ def finish(
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
     io.remove_file(folder / _ANALYSIS)
-    if isinstance(estimator, PredictiveEstimator):
+    if isinstance(estimator, PredictiveEstimator) and censored is None:
         result = analyse(estimator, take, analysed, rest, main, keys=keys, seed=manifest.seed)
         result.save(folder / _ANALYSIS)
     findings = _diagnose(folder, estimator, [main] if main is not training else [], training, manifest.rows)

@@ -10,6 +10,7 @@ import html
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fathomless.data import streams
 from fathomless.data.cells import check_table, is_frame
+from fathomless.data.censoring import read_bounds
 from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
@@ -143,6 +145,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
     cv: Any = None  # an option of some
     resumable_ = False
+    allows_censored: ClassVar[bool] = True  # False if the inference does not support censored targets
     _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history in the progress bar, with their labels
@@ -272,21 +275,41 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     # ---- preparation
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None, censored: Any = None) -> Prepared:
         """Encode and split a table; set only the names of the columns and the folds of a splitter."""
         self._check_options()
+        task = self._task()
         seed = self._seed()
         before = self._encodings()
         dtype = self.model_.dtype if self._is_continued() else None
         self._require_target(y)
+        if censored is not None and isinstance(task, NumberTask):
+            self._refuse_censored()
+            task, y = replace(task, censored=True), read_bounds(y, censored)
         X = self._table(X, reset=before is None)
-        table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
+        table = read(X, y, sample_weight, groups, task=task, columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
         prepared = prepare(table, plan, seed, self.precision, self._device(), dtype)
         fold = prepared.fold_of_row
         # the partitions are repeated for every candidate architecture; one copy suffices for saving
         self._split_by = self.cv, None if fold is None else fold[: len(fold) // plan.copies]
         return prepared
+
+    def _refuse_censored(self) -> None:
+        """Raise an error if the inference does not support censored targets."""
+        weights = self._current_options().get("weights")
+        refused = {
+            f"weights={weights!r}": weights is not None and self._choice("weights") == "hmc",
+            f"last_layer={self._head()!r}": self._head() != "point",
+            "neighbors=True": bool(self._current_options().get("neighbors", False)),
+            type(self).__name__: not self.allows_censored,
+        }
+        given = [name for name, is_refused in refused.items() if is_refused]
+        if given:
+            raise DataError(
+                f"censored was given with {given[0]}, which does not support censored targets; use weights='map', "
+                "last_layer='point' and neighbors=False, or an estimator that is trained by gradients, such as UnboundedDepthRegressor"
+            )
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
         """Encode a part of the rows with the encodings, seed and data type of the first part."""
@@ -432,6 +455,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = fitted.n_iter
         self._score = fitted.score
+        if fitted.score is not None and prepared.censored:
+            # only the densities of known targets have a unit, which `validation_score_` subtracts for all rows
+            self._score = fitted.score + (1.0 - prepared.share_known) * prepared.target.log_unit
         diagnostics = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
         self.fit_diagnostics_ = self.diagnostics_class(**diagnostics)
         self.resumable_ = fitted.resumable
@@ -453,7 +479,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Mean log predictive density on rows that a network was not fitted to, see above.
 
         In nats per row and in the units of the target; None if there are no such rows. For a target on a coarse lattice
-        it is the mean log probability (``likelihood_.cell`` is not None), which has no units.
+        it is the mean log probability (``likelihood_.cell`` is not None), which has no units. Censored rows have the
+        log probability between their bounds.
         """
         if self._score is None or cell_of(self.likelihood_) is not None:
             return self._score

@@ -26,7 +26,7 @@ def score_rows(prepared: Prepared, fitted: Fitted, task: Task, draws: int) -> Co
     """Compute the conformal scores of the out-of-fold or held-out rows of a regression.
 
     They take one evaluation of each row by the networks that were not trained on it. None without such rows, for
-    classes and densities.
+    classes and densities, and for censored targets, whose errors are unknown.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def score_rows(prepared: Prepared, fitted: Fitted, task: Task, draws: int) -> Co
     draws : int
         Number of weight draws of each network, for sampled weights.
     """
-    if not isinstance(task, NumberTask) or task.density:
+    if not isinstance(task, NumberTask) or task.density or prepared.censored:
         return None
     rows, units = _list_units(prepared, fitted)
     if rows is None or not units:

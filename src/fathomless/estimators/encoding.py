@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fathomless.data.censoring import encode_bounds, fit_bounds
 from fathomless.data.frames import encode, fit_schema
 from fathomless.data.schema import Schema, some
 from fathomless.data.targets import (
@@ -168,6 +169,10 @@ class ClassTask(_Rows):
         """Return class labels with their ranks, if the classes are ordered; `y` is the target."""
         return rank_labels(labels, self.ordinal, y)
 
+    def encode_target(self, target: Target, y: Any) -> Array:
+        """Encode the target of a table."""
+        return target.encode(y)
+
     def first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
         """Fit the encoding of the target to the first of several parts and the classes."""
         if _columns(y) > 1:
@@ -212,12 +217,15 @@ class NumberTask(_Rows):
         True if laws of the standardised residual are learned: option `recalibrate`.
     neighbors : bool
         True if these laws use the nearest training rows: option `neighbors`.
+    censored : bool
+        True if targets are bounds, (N, 2), from :func:`~fathomless.data.censoring.read_bounds`.
     """
 
     law: str | None = None
     noise: "float | str" = "learned"
     recalibrate: bool = False
     neighbors: bool = False
+    censored: bool = False
 
     @property
     def is_recalibrated(self) -> bool:
@@ -234,8 +242,14 @@ class NumberTask(_Rows):
 
     def fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         """Fit the scale of the target to all rows, and find its atoms if they are predicted apart."""
+        if self.censored:
+            return fit_bounds(y, weight)
         scale = fit_target(y, weight, hurdle=self.is_recalibrated)
         return replace(scale, ndim=2) if self.density else scale
+
+    def encode_target(self, target: Target, y: Any) -> Array:
+        """Encode the target of a table, shape (N, T); (N, 2) for bounds of a censored one."""
+        return encode_bounds(cast(TargetScale, target), y) if self.censored else target.encode(y)
 
     def first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
         """Fit the scale of the target to the first of several parts."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.censoring import fit_bounds, is_known, read_bounds
 from fathomless.data.frames import read_labels, read_target, take
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
@@ -23,6 +24,7 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_group, pack, unpack
 from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
+from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive, Predictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
@@ -42,6 +44,7 @@ Ints = npt.NDArray[np.int64]
 
 _CHUNK = 16384  # rows predicted at once
 _LEAST_SHARE = 1e-12  # probability of an atom, or of other values, that no row has
+_OPTIONAL = {"on_lattice": bool, "atoms": list, "censored": int}  # entries of evaluations that have them
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
@@ -105,6 +108,12 @@ class Evaluation:
     atoms : tuple of float
         Values of the target that are predicted apart from others, see
         :class:`~fathomless.posterior.hurdle.HurdlePredictive`.
+    censored : int
+        Number of censored rows; each counts once, whatever its weight. In log_likelihood they have the log probability
+        between their bounds. In coverage and calibration, F(y) of a censored row is drawn uniformly between the values
+        at its bounds, which makes F(y) of all rows uniform under the true law. The other scores and `arrays` are those
+        of rows with known targets. With censoring on the right these are the rows with small targets: their errors and
+        their coverage differ from those of all rows.
     """
 
     name: str
@@ -120,6 +129,7 @@ class Evaluation:
     conditional: tuple[ConditionalCoverage, ...] = ()
     on_lattice: bool = False
     atoms: tuple[float, ...] = ()
+    censored: int = 0
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -144,6 +154,7 @@ class Evaluation:
             "targets": self.targets,
             **({"on_lattice": True} if self.on_lattice else {}),
             **({"atoms": list(self.atoms)} if self.atoms else {}),
+            **({"censored": self.censored} if self.censored else {}),
         }
         if self.conditional:
             meta["conditional"] = pack(self.conditional)
@@ -176,6 +187,7 @@ def evaluate(
     targets: Sequence[str] = ("y",),
     fold: Any = None,
     sample_weight: Any = None,
+    censored: Any = None,
 ) -> Evaluation:
     """Score a fitted estimator on labelled rows, in chunks of 16,384 rows.
 
@@ -186,7 +198,7 @@ def evaluate(
     X : array or data frame, shape (N, C)
         Rows, as for ``estimator.predict``.
     y : array, series or frame, shape (N,) or (N, T)
-        Class labels or numbers, without missing values.
+        Class labels or numbers, without missing values; two columns of bounds with ``censored="interval"``.
     name : str
         Name of these rows.
     targets : sequence of str, length T
@@ -198,6 +210,8 @@ def evaluate(
         Sample weights; 1 by default. A row of weight k is equivalent to k equal rows in every score, error and count,
         and rows of weight 0 are ignored. Unless all are whole numbers, weights are scaled so that their sum is the
         number of rows with a positive weight.
+    censored : array, shape (N,), or "interval", optional
+        Kind of each row, as in the fit of a regressor. :class:`Evaluation` has the scores of censored rows.
 
     Returns
     -------
@@ -206,7 +220,8 @@ def evaluate(
     Raises
     ------
     DataError
-        If targets are missing, labels are unknown, or tables do not match each other or the estimator.
+        If targets are missing, labels are unknown, or tables do not match each other or the estimator; if all targets
+        are censored.
 
     Notes
     -----
@@ -228,6 +243,8 @@ def evaluate(
     """
     if "target_" not in vars(estimator):
         raise DataError(f"this {type(estimator).__name__} is not fitted yet; call fit first")
+    if censored is not None and not isinstance(estimator.target_, TargetScale):
+        raise DataError("censored was given, but the estimator is a classifier; leave it out")
     match estimator.target_:
         case ClassLabels() as known:
             codes = _encode_labels(known, y, targets)
@@ -240,10 +257,11 @@ def evaluate(
                 "for example with sklearn.metrics"
             )
         case TargetScale() as known:
-            values = read_target(y)
-            matrix = values.reshape(len(values), -1)  # (N, T)
-            if matrix.shape[1] != len(known.mean):
-                raise DataError(f"y has {matrix.shape[1]} columns; the estimator was fitted to {len(known.mean)}")
+            values = read_target(y) if censored is None else read_bounds(y, censored)
+            matrix = values.reshape(len(values), -1)  # (N, T), or (N, 2) bounds
+            columns = matrix.shape[1] if censored is None else 1
+            if columns != len(known.mean):
+                raise DataError(f"y has {columns} columns; the estimator was fitted to {len(known.mean)}")
             _check_lengths(X, matrix, len(known.mean), targets)
             X, matrix, fold, weight = _drop_zero_weights(X, matrix, fold, sample_weight)
             with np.errstate(over="ignore", invalid="ignore"):  # scores that are not finite raise an error later
@@ -284,10 +302,15 @@ def _check_lengths(X: Any, y: Array, columns: int, targets: Sequence[str]) -> No
 
 
 def _predict_chunks(
-    estimator: PredictiveEstimator, X: Any, rows: int, fold: Any
+    estimator: PredictiveEstimator, X: Any, rows: int, fold: Any, among: Ints | None = None
 ) -> Iterator[tuple[slice, Predictive, Ints]]:
-    """Yield the slice of each chunk of rows, their prediction, and the indices of its rows for plots."""
-    shown = np.linspace(0, rows - 1, min(rows, _SHOWN)).round().astype(np.int64)
+    """Yield the slice of each chunk of rows, their prediction, and the indices of its rows for plots.
+
+    The rows for plots are evenly spaced among all rows, or among those with the ascending numbers `among`.
+    """
+    count = rows if among is None else len(among)
+    shown = np.linspace(0, count - 1, min(count, _SHOWN)).round().astype(np.int64)
+    shown = shown if among is None else among[shown]
     by_position = getattr(X, "iloc", X)  # only pandas frames need iloc for slices by position
     for start in range(0, rows, _CHUNK):
         part = slice(start, min(start + _CHUNK, rows))
@@ -430,22 +453,30 @@ def _evaluate_numbers(
     predictions: list[_NumberPredictions] = []
     pictures = []
     on_lattice, atoms = False, tuple[float, ...]()
-    for part, p, picked in _predict_chunks(estimator, X, len(y), fold):
+    exact = None if y.shape[1] == len(known.mean) else np.flatnonzero(is_known(y))
+    if exact is not None and not len(exact):
+        raise DataError(f"all {len(y)} targets are censored; rows with known targets are needed for the scores")
+    for part, p, picked in _predict_chunks(estimator, X, len(y), fold, exact):
         p = cast(NumberPredictive, p)
         on_lattice, atoms = p.discrete, p.atoms if isinstance(p, HurdlePredictive) else ()
-        predictions.append(_predict_numbers(p, y[part], generator))
+        predictions.append(_predict_numbers(p, y[part], generator, censored=exact is not None))
         if len(picked):
-            pictures.append(_picture_of_numbers(p.take(picked), y[part][picked]))
+            pictures.append(_picture_of_numbers(p.take(picked), y[part][picked][:, : len(known.mean)]))
     rows = _NumberPredictions(**_concatenate([vars(part) for part in predictions]))
     distance = np.abs(rows.pit - 0.5)  # the central interval of level a contains y if this is at most a / 2
     inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
     bins = np.minimum((rows.pit * _PIT_BINS).astype(np.int64), _PIT_BINS - 1)
+    if exact is None:
+        constant = _constant_prediction(y, known, weight, generator, on_lattice=on_lattice)
+    else:
+        constant = _constant_law(y, known, weight, generator)
+    scores, baseline = (_number_scores(part, y, weight, exact) for part in (rows, constant))
     return Evaluation(
         name=name,
         task="regression",
         rows=_count_rows(y, weight),
-        scores=_number_scores(rows, y, weight),
-        baseline=_number_scores(_constant_prediction(y, known, weight, generator, on_lattice, atoms), y, weight),
+        scores=scores,
+        baseline=baseline,
         labels=(),
         targets=targets,
         arrays=_concatenate(pictures),
@@ -467,10 +498,16 @@ def _evaluate_numbers(
         ),
         on_lattice=on_lattice,
         atoms=atoms,
+        censored=0 if exact is None else len(y) - len(exact),
     )
 
 
-def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator) -> _NumberPredictions:
+def _predict_numbers(
+    p: NumberPredictive, y: Floats, generator: torch.Generator, *, censored: bool = False
+) -> _NumberPredictions:
+    """Summarize predictions of rows with targets (N, T), or with bounds (N, 2) if they are `censored`."""
+    if censored:
+        return _predict_bounds(p, y, generator)
     if isinstance(p, LatticePredictive | HurdlePredictive):
         return _predict_points(p, y, generator)
     assert isinstance(p, ContinuousPredictive)
@@ -485,6 +522,39 @@ def _predict_numbers(p: NumberPredictive, y: Floats, generator: torch.Generator)
         mixture.icdf(0.95).numpy(),
         np.abs(pit - 0.5),
     )
+
+
+def _predict_bounds(p: NumberPredictive, bounds: Floats, generator: torch.Generator) -> _NumberPredictions:
+    """Summarize predictions of rows with bounds; for censored ones F(y) is drawn uniformly between F at the bounds.
+
+    Their CRPS is NaN.
+    """
+    exact, rest = (np.flatnonzero(mask) for mask in (is_known(bounds), ~is_known(bounds)))
+    parts = []
+    if len(exact):
+        parts.append(_predict_numbers(p.take(exact), bounds[exact, :1], generator))
+    if len(rest):
+        if isinstance(p, HurdlePredictive):
+            raise DataError("censored targets were given for a fit with atoms; fit it with censored targets, too")
+        law = p.take(rest).continuous.mixture
+        low, high = (torch.tensor(bound)[:, None] for bound in bounds[rest].T)
+        below, up_to = law.cdf(low), law.cdf(high)
+        pit = (below + uniform(below, generator) * (up_to - below)).numpy()
+        log_p = log_probability(law, low, high, law.log_prob)[:, 0].numpy()
+        parts.append(
+            _NumberPredictions(
+                law.mean.numpy(),
+                log_p,
+                np.full(pit.shape, np.nan),
+                pit,
+                law.icdf(0.05).numpy(),
+                law.icdf(0.95).numpy(),
+                np.abs(pit - 0.5),
+            )
+        )
+    order = np.argsort(np.concatenate([exact, rest]))
+    merged = _concatenate([vars(part) for part in parts])
+    return _NumberPredictions(**{key: values[order] for key, values in merged.items()})
 
 
 def _predict_points(
@@ -575,22 +645,42 @@ def _constant_prediction(
     return _NumberPredictions(mean, log_density, crps, pit, low, high, np.abs(pit - 0.5))
 
 
-def _number_scores(rows: _NumberPredictions, y: Floats, weight: Floats | None) -> dict[str, Score]:
+def _constant_law(
+    bounds: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator
+) -> _NumberPredictions:
+    """Summarize the normal distribution of maximum likelihood for censored rows."""
+    law = fit_bounds(bounds, weight)
+    shape = (1, len(bounds), 1)
+    scale = max(law.scale[0], _LEAST_SPREAD * known.scale[0])
+    loc, spread = (torch.full(shape, value, dtype=torch.float64, device="cpu") for value in (law.mean[0], scale))
+    one = torch.zeros(1, dtype=torch.float64, device="cpu")
+    return _predict_bounds(ContinuousPredictive(one, one.long(), Normal(loc, spread)), bounds, generator)
+
+
+def _number_scores(
+    rows: _NumberPredictions, y: Floats, weight: Floats | None, exact: Ints | None = None
+) -> dict[str, Score]:
+    """Compute the scores; with censored targets, those of errors for the rows of known targets, `exact`."""
+    of_all = {
+        "log_likelihood": mean(rows.log_density, weight),
+        **{key: mean((rows.distance <= 0.5 * level).astype(np.float64), weight) for key, level in _COVERAGES.items()},
+    }
+    if exact is not None:
+        rows = _NumberPredictions(**{key: values[exact] for key, values in vars(rows).items()})
+        y, weight = y[exact, :1], None if weight is None else weight[exact]
     square = np.square(y - rows.mean)  # (N, T)
     root = np.sqrt(average(square, weight))  # (T,)
     # derivative of the square root, for the influence values; 0 if all errors are 0
     slope = np.divide(0.5, root, out=np.zeros_like(root), where=root > 0.0)
     scores = {
-        "log_likelihood": mean(rows.log_density, weight),
+        "log_likelihood": of_all.pop("log_likelihood"),
         "rmse": score(root, slope * (square - average(square, weight)), weight),
         "mae": mean(np.sqrt(square), weight),
         "r2": _r2(square, y, weight),
         "crps": mean(rows.crps, weight),
         "interval_score_90": mean(metrics.interval_score(y, rows.low, rows.high, 0.9), weight),
     }
-    for key, level in _COVERAGES.items():
-        scores[key] = mean((rows.distance <= 0.5 * level).astype(np.float64), weight)
-    return _check_finite(scores)
+    return _check_finite({**scores, **of_all})
 
 
 def _r2(square: Floats, y: Floats, weight: Floats | None) -> Score:
@@ -623,7 +713,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
     groups_of_rows = unpack(meta.get("conditional", []))  # evaluations of older versions have none
-    kinds |= {key: kind for key, kind in {"on_lattice": bool, "atoms": list}.items() if key in meta}
+    kinds |= {key: kind for key, kind in _OPTIONAL.items() if key in meta}
     check_fields({key: value for key, value in meta.items() if key != "conditional"}, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
@@ -652,6 +742,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         conditional=groups_of_rows,
         on_lattice=meta.get("on_lattice", False),
         atoms=tuple(map(float, meta.get("atoms", []))),
+        censored=meta.get("censored", 0),
     )
 
 

@@ -30,9 +30,17 @@ from fathomless.inference.out_of_fold.search import LogDensities, StructureSearc
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
+from fathomless.posterior.censoring import impute
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
-from fathomless.posterior.likelihoods import InputNoise, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import (
+    InputNoise,
+    LearnedNoise,
+    Likelihood,
+    LocationScale,
+    StudentT,
+    is_censored,
+)
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in
 
@@ -40,6 +48,7 @@ __all__ = ["automatic_members", "finalize", "fit_likelihood", "fit_structure_wei
 
 _CHUNK = 16384  # rows evaluated at once
 _DRAWS = 16  # weight draws of each network
+_QUANTILES = 32  # values in place of a censored target
 _LEAST = 4  # rows below which a single network is trained on all rows
 _PER_FOLD = 3  # minimum number of rows of a fold; two if there are fewer than six rows
 _UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000  # rows up to which there are ten networks, or five
@@ -138,7 +147,8 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     An average has smaller errors than its members. The posterior variance of the heads is not part of the noise, of
     single networks or of the average, and is subtracted. If the networks predict the scale of each row, errors and
     differences are divided by the scale that networks not fitted to the row predict, and the factor is one for all
-    rows of a target.
+    rows of a target. The square of the error of a censored target is its expectation given the bounds, under the law of
+    the networks that were not fitted to the row.
 
     Parameters
     ----------
@@ -153,18 +163,22 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     noise = likelihood.noise if isinstance(likelihood, LocationScale) else None
     if not isinstance(model, Ensemble) or not isinstance(noise, LearnedNoise | InputNoise):
         return fitted
-    f, log_scale, doubt = _evaluate_networks(model, noise, table, fitted.seed)
+    f, log_scale, doubt = _evaluate_networks(model, cast(LocationScale, likelihood), table, fitted.seed)
     sizes = folds.max(1).values + 1  # number of networks of each partition
     numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
     parts = [line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)]
     unseen = torch.cat(parts).to(table.y.device)
-    y = table.y
+    y, weight = table.y, table.weight
+    if is_censored(likelihood, y):
+        y, index = _impute(cast(LocationScale, likelihood), y, f, log_scale, unseen)
+        f, log_scale, unseen, doubt = f[:, index], log_scale[:, index], unseen[:, index], doubt[index]
+        weight = None if weight is None else weight[index]
     if isinstance(noise, InputNoise):
         out = unseen.to(log_scale)[..., None]  # (F, N, 1)
         scale = ((out * log_scale).sum(0) / out.sum(0).clamp(min=1.0)).exp()  # (N, T)
         f, y, doubt = f / scale, y / scale, doubt / scale.square()
-    V, S = estimate_disagreement(f, y, unseen, table.weight)
-    weight = doubt.new_ones(len(doubt)) if table.weight is None else table.weight.to(doubt)
+    V, S = estimate_disagreement(f, y, unseen, weight)
+    weight = doubt.new_ones(len(doubt)) if weight is None else weight.to(doubt)
     factor = average_noise_factor(V, (S - weight @ doubt / weight.sum()).maximum(V), len(folds), len(unseen))
     if isinstance(noise, LearnedNoise):
         factor = _rescale_above_rounding(cast(LocationScale, likelihood), noise, factor)
@@ -172,6 +186,21 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
         noise.rescale(factor)
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
     return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
+
+
+def _impute(
+    likelihood: LocationScale, y: Tensor, f: Tensor, log_scale: Tensor, unseen: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Replace the bounds (N, 2 T) of censored targets by quantiles between them.
+
+    Return the quantiles as targets (Q N, T), and the index (Q N,) of their rows.
+    """
+    out = unseen.to(f)[..., None]
+    loc, spread = ((out * part).sum(0) / out.sum(0).clamp(min=1.0) for part in (f, log_scale))  # (N, T)
+    law, shape = likelihood.law()
+    low, high = (bound.cpu() for bound in y.split(likelihood.targets, 1))
+    quantiles = impute(law(loc, spread.exp(), *shape), low, high, _QUANTILES).to(y)
+    return quantiles.flatten(0, 1), torch.arange(len(y), device=y.device).repeat(_QUANTILES)
 
 
 def _rescale_above_rounding(likelihood: LocationScale, noise: LearnedNoise, factor: Tensor) -> Tensor:
@@ -185,7 +214,7 @@ def _rescale_above_rounding(likelihood: LocationScale, noise: LearnedNoise, fact
 
 
 def _evaluate_networks(
-    model: Ensemble, noise: LearnedNoise | InputNoise, table: Rows, seed: int
+    model: Ensemble, likelihood: LocationScale, table: Rows, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Evaluate the networks of an ensemble, averaged over structures, with the means of their heads.
 
@@ -199,7 +228,7 @@ def _evaluate_networks(
     points = copy.deepcopy(model)
     replace_heads_by_means(points)
     of_parts = []
-    targets = table.y.shape[1]
+    targets, noise = likelihood.targets, likelihood.noise
     for part in table.parts(_CHUNK):
         means, log_scales = [], []
         doubt = torch.zeros(len(part), targets, dtype=torch.float64, device=table.y.device)
@@ -209,7 +238,7 @@ def _evaluate_networks(
             drawn = point.draw(part.x, _DRAWS, as_generator(fold_in(seed, "mean")))
             if member.stochastic and isinstance(member, LinearHeads):
                 doubt += head_variance(member, part.x)[:, :targets] / len(model.members)
-            loc, log_scale = noise.split(drawn.f)
+            loc, log_scale = noise.split(drawn.f)[:2]
             weight = drawn.log_weight.exp().to(drawn.f)
             means.append(torch.einsum("s,snt->nt", weight, loc))
             log_scales.append(torch.einsum("s,snt->nt", weight, log_scale.expand_as(loc)))

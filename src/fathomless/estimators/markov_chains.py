@@ -9,7 +9,7 @@ import math
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -215,6 +215,8 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
     diagnostics_of_all_ : dict of str to Diagnosis
         The same diagnostics over all chains.
     """
+
+    allows_censored: ClassVar[bool] = False
 
     @property
     def chains_(self) -> list[dict[str, Any]]:

@@ -245,9 +245,10 @@ class Predictor:
         if self.conformal is None:
             raise DataError(
                 f"guarantee={guarantee!r} was given, but there are no scores of rows that a network was not trained "
-                "on: the estimator was saved by an earlier version, or fitted without out-of-fold and held-out rows, "
-                "or its posterior was fitted to all rows. Fit it again, with cv above 1 or a validation_fraction above "
-                "0 and at least 60 rows, and without weights='hmc'; or use guarantee=None"
+                "on: the estimator was saved by an earlier version, or fitted without out-of-fold and held-out rows "
+                "or to censored targets, or its posterior was fitted to all rows. Fit it again, with cv above 1 or a "
+                "validation_fraction above 0 and at least 60 rows, and without weights='hmc' and censored; or use "
+                "guarantee=None"
             )
         if guarantee == "marginal":
             if column is not None:

@@ -118,6 +118,20 @@ class Prepared:
     atom: Tensor | None = None
     atom_held_out: Tensor | None = None
 
+    @property
+    def censored(self) -> bool:
+        """True if the targets are bounds of censored ones, with one target."""
+        return _are_bounds(self.target, tuple(self.train.first.y.shape))
+
+    @property
+    def share_known(self) -> float:
+        """Share of the weight of the out-of-fold or held-out rows whose target is not censored."""
+        rows = self.train if self.folds is not None or self.valid is None else self.valid
+        if not self.censored or not isinstance(rows, Rows):
+            return 1.0
+        known = (rows.y[:, 0] == rows.y[:, 1]).double()
+        return float(known.sum() if rows.weight is None else known @ rows.weight.double()) / rows.count
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -197,7 +211,8 @@ class Table:
     inputs : int
         Number of encoded features, D.
     x, z : ndarrays, shape (N, D), (N,) or (N, T)
-        Encoded features and targets, without rows of weight zero; integers in z are classes.
+        Encoded features and targets, without rows of weight zero; integers in z are classes, and two columns of one
+        target are the bounds of a censored one.
     weight : ndarray, shape (N,), optional
         Sample weights.
     groups : ndarray, shape (N,), optional
@@ -241,7 +256,7 @@ def read(
     X : array or data frame, shape (M, C)
         Validated columns.
     y : array or series, shape (M,) or (M, T)
-        Targets.
+        Targets; bounds, (M, 2), for a task with censored targets.
     sample_weight : array, shape (M,), optional
         Sample weights.
     groups : array, shape (M,), optional
@@ -265,7 +280,7 @@ def read(
     groups = None if groups is None else read_groups(groups, rows)[kept]
     schema, target = before or (task.fit_schema(X, weight, columns), task.fit_target(y, weight))
     x = task.encode_rows(schema, X)
-    z = target.encode(y)
+    z = task.encode_target(target, y)
     table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
@@ -291,7 +306,10 @@ def prepare(
     dtype : torch.dtype, optional
         Data type of the network of an earlier fit, which overrides `precision`.
     """
-    equal = None if table.groups is not None else find_duplicates(table.x, table.z, table.weight, table.schema)
+    z = table.z
+    if _are_bounds(table.target, z.shape):  # one column of the table
+        z = np.unique(z, axis=0, return_inverse=True)[1].ravel().astype(np.float64)
+    equal = None if table.groups is not None else find_duplicates(table.x, z, table.weight, table.schema)
     rows = _arrange(table, plan.ordered, equal)
     folds = _assign_folds(table, rows, plan, seed)
     apart = rows.apart and not plan.ordered
@@ -350,9 +368,14 @@ def prepare(
 
 def _number_atoms(target: Target, rows: Encoded) -> Tensor | None:
     """Return the number of the atom of each arranged row, (N,), and 0 for other values; None without atoms."""
-    if not isinstance(target, TargetScale) or not target.hurdle:
+    if not isinstance(target, TargetScale) or not target.hurdle or _are_bounds(target, rows.z.shape):
         return None
     return torch.from_numpy(target.number_atoms(rows.z))
+
+
+def _are_bounds(target: Target, shape: tuple[int, ...]) -> bool:
+    """Return True if encoded targets of this shape are the bounds of a censored one."""
+    return isinstance(target, TargetScale) and len(shape) == 2 and shape[1] == 2 * len(target.mean)
 
 
 def _share_of_group(table: Table, rows: Encoded) -> Tensor | None:

@@ -1,10 +1,12 @@
 """Recalibration of a fit: the laws of the standardised residual, learned from out-of-fold or held-out rows."""
 
+import math
 from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fathomless.data.folds import without
 from fathomless.data.rows import Rows
@@ -17,9 +19,11 @@ from fathomless.estimators.problem import Problem
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
+from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import NumberPredictive
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.mixtures import Mixture
 
 __all__ = ["recalibrate"]
 
@@ -97,14 +101,18 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
     law = cast(NumberPredictive, prediction).continuous.network_mixture
     units = problem.task.units(table.target)
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
-    y = rows.y.double().cpu()
+    targets = len(cast(TargetScale, table.target).mean)
+    y = rows.y.double().cpu()[:, :targets]
+    upper = rows.y.double().cpu()[:, targets:] if table.censored else None
     even = torch.ones(len(y), dtype=torch.float64, device="cpu")
-    if isinstance(prediction, LatticePredictive):
+    half = None
+    if upper is not None:
+        log_density = _log_density_of_bounds(law, shift, scale, y, upper)
+    elif isinstance(prediction, LatticePredictive):
         log_density = prediction.log_prob((shift + scale * y).reshape(prediction.shape))[:, None]
         half = 0.5 * prediction.step / law.std
     else:
         log_density = law.log_prob(shift + scale * y) + scale.log()
-        half = None
     return OutOfFoldLaws(
         x=rows.x.double().cpu(),
         y=y,
@@ -114,4 +122,15 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
         fold=part,
         weight=even if rows.weight is None else rows.weight.double().cpu(),
         half=half,
+        upper=upper,
     )
+
+
+def _log_density_of_bounds(law: Mixture, shift: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return log densities of known targets and log probabilities between the bounds of the others, (N, T)."""
+    known = low == high
+    density = law.log_prob(shift + scale * torch.where(known, low, 0.0)) + scale.log()
+    # the probabilities of known targets are not used
+    below, above = torch.where(known, 0.0, low), torch.where(known, math.inf, high)
+    between = log_probability(law, shift + scale * below, shift + scale * above, law.log_prob)
+    return torch.where(known, density, between)

@@ -38,35 +38,6 @@ __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regres
 class Supervised(PredictiveEstimator, ABC):
     """Base class of classifiers and regressors."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit the posterior to a table.
-
-        Parameters
-        ----------
-        X : array or data frame, shape (N, C)
-            Features: numbers in an array; or numbers, booleans, categories and dates in a pandas, polars or pyarrow
-            frame, with missing values allowed.
-        y : array or series, shape (N,) or (N, T)
-            Class labels of any type, or numbers.
-        sample_weight : array, shape (N,), optional
-            Sample weights; a row of weight k is equivalent to k equal rows.
-        groups : array, shape (N,), optional
-            Group of each row, for example a patient; the rows of a group stay together in every fold and split. Without
-            groups, the rules of :mod:`fathomless.data.duplicates` determine if equal rows stay together.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        DataError
-            If a table, target or option is invalid; the message contains a remedy.
-        DivergenceError
-            If a value in training was not finite.
-        """
-        return self._fit(partial(self._prepare, X, y, sample_weight, groups))
-
     def fit_stream(self, source: Source) -> Self:
         """Fit the posterior to data larger than memory, read in chunks.
 
@@ -184,6 +155,35 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
             ordinal=self.ordinal,
         )
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit the posterior to a table.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Features: numbers in an array; or numbers, booleans, categories and dates in a pandas, polars or pyarrow
+            frame, with missing values allowed.
+        y : array or series, shape (N,) or (N, T)
+            Class labels of any type; several columns of 0 and 1 for multilabel targets.
+        sample_weight : array, shape (N,), optional
+            Sample weights; a row of weight k is equivalent to k equal rows.
+        groups : array, shape (N,), optional
+            Group of each row, for example a patient; the rows of a group stay together in every fold and split. Without
+            groups, the rules of :mod:`fathomless.data.duplicates` determine if equal rows stay together.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError
+            If a table, target or option is invalid; the message contains a remedy.
+        DivergenceError
+            If a value in training was not finite.
+        """
+        return self._fit(partial(self._prepare, X, y, sample_weight, groups))
+
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
 
@@ -243,6 +243,55 @@ def _unmask(name: str, values: Any) -> Any:
 
 class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
     """Base class of all regressors."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, censored: Any = None) -> Self:
+        """Fit the posterior to a table.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Features: numbers in an array; or numbers, booleans, categories and dates in a pandas, polars or pyarrow
+            frame, with missing values allowed.
+        y : array or series, shape (N,) or (N, T)
+            Numbers; or lower and upper bounds, (N, 2), with ``censored="interval"``.
+        sample_weight : array, shape (N,), optional
+            Sample weights; a row of weight k is equivalent to k equal rows.
+        groups : array, shape (N,), optional
+            Group of each row, for example a patient; the rows of a group stay together in every fold and split. Without
+            groups, the rules of :mod:`fathomless.data.duplicates` determine if equal rows stay together.
+        censored : array, shape (N,), or "interval", optional
+            Kind of each row if some targets are only known to be above or below a value: "exact" (the target is y),
+            "right" (it is above y, such as the survival time of a patient who is alive at y) or "left" (it is below y);
+            or True for "right" and False for "exact". With "interval", y has two columns, and each target lies between
+            them: equal bounds are a known target, and one of them may be infinite or missing. Only for one target; not
+            with ``weights="hmc"``, posteriors of the heads, Laplace's approximation and chains. See Notes.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError
+            If a table, target or option is invalid; the message contains a remedy.
+        DivergenceError
+            If a value in training was not finite.
+
+        Notes
+        -----
+        The likelihood of a censored row is the probability between its bounds under the predictive distribution
+        (:mod:`fathomless.posterior.censoring`), in training, in the choice of structure and noise, and in
+        ``validation_score_``, which is a mean over log densities of known targets and log probabilities of the others.
+        Predictions are distributions of the target without censoring: ``predict_dist(X).sf(t)`` is the survival
+        function. This assumes that the bounds have no information about the target beyond the features, as for
+        censoring at the end of a study. A censored target has no lattice; give grouped times as intervals.
+
+        Both forms are those of other libraries: an indicator for each row beside y, as in the package survival of R
+        and, with events instead of censoring, in lifelines; and two columns of bounds, as in ``type="interval2"`` of
+        survival and the bounds of XGBoost. Functions of scikit-learn that split a table also split either form, as a
+        parameter of the fit; they need a scorer for censored rows, since the error of a censored row is unknown.
+        """
+        return self._fit(partial(self._prepare, X, y, sample_weight, groups, censored))
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the predictive mean, shape (N,) or (N, T), and optionally the standard deviation including noise."""
@@ -306,7 +355,7 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         DataError
             If an option is not allowed, if the column is not one of categories or booleans, or if a guarantee is
             requested and the estimator has no scores: it was saved by an earlier version, or fitted without out-of-fold
-            and held-out rows, or its posterior was fitted to all rows (``weights="hmc"``).
+            and held-out rows or to censored targets, or its posterior was fitted to all rows (``weights="hmc"``).
         """
         if guarantee is not None or column is not None:
             return self.predictor_.predict_interval(self._table(X, reset=False), level, guarantee, column)

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fathomless.posterior import mixtures
-from fathomless.posterior.mixtures import Classes, Component, Indicators
+from fathomless.posterior.censoring import log_between
+from fathomless.posterior.mixtures import Censorable, Classes, Component, Indicators
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "StatedNoise",
     "StudentT",
     "cell_of",
+    "is_censored",
     "log_score",
     "without_cells",
 ]
@@ -68,8 +70,9 @@ class Likelihood(nn.Module, ABC):
         f : Tensor, shape (S, B, K)
             Outputs of the drawn networks. The result is differentiable in f and in the parameters of the likelihood.
         y : Tensor
-            Targets: (B, T) for continuous ones, (B, T) of 0 and 1 for :class:`Bernoulli`, (B,) of int64 for
-            :class:`Categorical` and :class:`CumulativeLogit`.
+            Targets: (B, T) for continuous ones, or (B, 2 T) of lower and upper bounds for censored ones (see
+            :class:`LocationScale`), (B, T) of 0 and 1 for :class:`Bernoulli`, (B,) of int64 for :class:`Categorical`
+            and :class:`CumulativeLogit`.
 
         Returns
         -------
@@ -293,6 +296,10 @@ class LocationScale(Likelihood, HasWidth, ABC):
 
     A subclass names the law. Its density is defined in its component (:mod:`fathomless.posterior.mixtures`).
 
+    Targets can be censored. They are then given as bounds (B, 2 T), first all lower and then all upper ones. Where both
+    are equal, the target is known and has its density. Otherwise one bound may be infinite, and the likelihood is the
+    probability between them (:mod:`fathomless.posterior.censoring`).
+
     Parameters
     ----------
     targets : int
@@ -364,8 +371,10 @@ class LocationScale(Likelihood, HasWidth, ABC):
         return False
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log density, (S, B)."""
+        """Log density, (S, B); the log probability between the bounds of censored targets."""
         noise, targets = self.noise, self.targets  # looked up once, since attributes of modules are slow
+        if y.ndim == 2 and y.shape[1] == 2 * targets:
+            return self._log_prob_of_bounds(f, y)
         _check_shapes(f, targets * noise.columns, y, (targets,))
         loc, log_scale, *stated = noise.split(f)
         law, shape = self.law()
@@ -378,6 +387,28 @@ class LocationScale(Likelihood, HasWidth, ABC):
             return targets * constant - (law.energy(z) + log_scale).sum(-1)  # (S, B)
         energy = law.energy(z, *[_cast(parameter, f) for parameter in shape])  # (S, B, T)
         return (_cast(constant, f) - log_scale - energy).sum(-1)  # (S, B)
+
+    def _log_prob_of_bounds(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density of known targets and log probability between the bounds of the others, (S, B)."""
+        _check_shapes(f, self.outputs, y, (2 * self.targets,))
+        low, high = y.split(self.targets, 1)
+        known = low == high
+        loc, log_scale, *stated = self.noise.split(f)
+        law, shape = self.law()
+        if not issubclass(law, Censorable):
+            raise DataError(
+                f"targets were given as bounds, with the law {law.__name__}; laws of censored targets are subclasses "
+                "of mixtures.Censorable: add log_cdf"
+            )
+        shape = tuple(stated) or shape
+        constant = law.log_constant(*shape)
+        z = (torch.where(known, low, 0.0).to(f.dtype) - loc) * torch.exp(-log_scale)  # (S, B, T)
+        energy = law.energy(z, *[_cast(parameter, f) for parameter in shape])
+        density = _cast(constant, f) - log_scale - energy
+        # the probabilities of known targets are not used, and have finite derivatives
+        bounds = torch.where(known, 0.0, low), torch.where(known, math.inf, high)
+        between = log_between(law, shape, bounds, loc, log_scale).to(f.dtype)
+        return torch.where(known, density, between).sum(-1)
 
     def log_mass(self, f: Tensor, y: Tensor) -> Tensor:
         r"""Log probability of the cells around the targets, (S, B), in float64; for a likelihood with cells.
@@ -793,6 +824,11 @@ def cell_of(likelihood: Likelihood) -> Tensor | None:
     return likelihood.cell if isinstance(likelihood, LocationScale) else None
 
 
+def is_censored(likelihood: Likelihood, y: Tensor) -> bool:
+    """Return True if targets are bounds of censored ones; see :class:`LocationScale`."""
+    return isinstance(likelihood, LocationScale) and y.ndim == 2 and y.shape[1] == 2 * likelihood.targets
+
+
 def without_cells(likelihood: Likelihood) -> Likelihood:
     """Remove the cells of a likelihood, in place: rows are scored by density. Return the likelihood."""
     if isinstance(likelihood, LocationScale):
@@ -805,7 +841,7 @@ def log_score(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
 
     Posteriors over structure, noise and validation scores are fitted and computed by it. Training uses the density.
     """
-    if isinstance(likelihood, LocationScale) and likelihood.cell is not None:
+    if isinstance(likelihood, LocationScale) and likelihood.cell is not None and not is_censored(likelihood, y):
         return likelihood.log_mass(f, y)
     return likelihood.log_prob(f, y)
 

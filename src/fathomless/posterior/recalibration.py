@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fathomless.posterior.censoring import log_between
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.neighbors import FEATURES, PARTS, Neighborhoods, NeighborRows, describe, read_neighbors
 from fathomless.system.errors import DataError
@@ -109,8 +110,13 @@ class Parameters(NamedTuple):
     loc: Tensor
     log_scale: Tensor
 
-    def log_prob(self, z: Tensor, half: Tensor | None = None) -> Tensor:
-        """Log density of z in nats, (...); or log probability of the cell from z − half to z + half."""
+    def log_prob(self, z: Tensor, half: Tensor | None = None, upper: Tensor | None = None) -> Tensor:
+        """Log density of z in nats, (...); or log probability of the cell from z − half to z + half.
+
+        With `upper`, it is the log probability between z and `upper` where they differ, and one may be infinite.
+        """
+        if upper is not None:
+            return self._log_prob_of_bounds(z, upper)
         precision = (-self.log_scale).exp()
         standard = (z[..., None] - self.loc) * precision
         if half is None:
@@ -121,6 +127,15 @@ class Parameters(NamedTuple):
             up_to = torch.special.log_ndtr(upper)
             log_p = up_to + torch.log(-torch.expm1(torch.special.log_ndtr(upper - 2.0 * width) - up_to))
         return torch.logsumexp(self.log_weight + log_p, -1)
+
+    def _log_prob_of_bounds(self, low: Tensor, high: Tensor) -> Tensor:
+        """Log density where the bounds are equal, and else log probability between them, (...)."""
+        known = low == high
+        density = self.log_prob(torch.where(known, low, 0.0))
+        # the probabilities of known values are not used, and have finite derivatives
+        bounds = torch.where(known, 0.0, low)[..., None], torch.where(known, math.inf, high)[..., None]
+        between = log_between(Normal, (), bounds, self.loc, self.log_scale).to(density)
+        return torch.where(known, density, torch.logsumexp(self.log_weight + between, -1))
 
 
 class ResidualNetworks(nn.Module):

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cdf", "cdf_slope", "energy", "icdf", "log_constant"]
+__all__ = ["cdf", "cdf_slope", "energy", "icdf", "log_cdf", "log_constant"]
 
 _FAR = 1e-40  # largest probability of the second method; both methods are exact to 1e-12 there
 _LEAST = 1e-300  # start of the refinement for smaller probabilities, which may be subnormal numbers
 _STEPS = 12  # largest number of Newton steps
 _DIFFERENCE = 1e-4  # relative step of the central difference in the degrees of freedom
+_TINY = 1e-290  # probability below which its log is that of the leading term of the tail
 
 
 def energy(z: Tensor, df: float | Tensor) -> Tensor:
@@ -35,6 +36,24 @@ def cdf(z: Tensor, df: Tensor) -> Tensor:
     """Return the probability below z, with a small relative error in the lower tail; differentiable in z and df."""
     p: Tensor = _CDF.apply(z, df)
     return p
+
+
+def log_cdf(z: Tensor, df: float | Tensor) -> Tensor:
+    """Return the log of the probability below z, accurate in both tails and twice differentiable in z and df.
+
+    It is computed in double precision on the CPU, and also under ``torch.func.vmap``.
+
+    Parameters
+    ----------
+    z : Tensor
+        Values, in any floating-point type and on any device.
+    df : float or Tensor
+        Degrees of freedom, which broadcast to z.
+    """
+    z64 = z.double().cpu()
+    df64 = df.double().cpu() if isinstance(df, Tensor) else torch.full_like(z64, df)
+    log_p: Tensor = _LogCDF.apply(*torch.broadcast_tensors(z64, df64))
+    return log_p.to(z)
 
 
 def cdf_slope(z: Tensor, df: Tensor) -> Tensor:
@@ -103,3 +122,38 @@ class _CDF(torch.autograd.Function):
         grad_z = grad * (log_constant(df) - energy(z, df)).exp()
         grad_df = grad * cdf_slope(z, df) if ctx.needs_input_grad[1] else None
         return grad_z, grad_df
+
+
+class _LogCDF(torch.autograd.Function):
+    """The log of the distribution function by SciPy, for tensors of one shape, with its derivatives."""
+
+    @staticmethod
+    def forward(z: Tensor, df: Tensor) -> Tensor:
+        from scipy import special  # imported on first use, since it is slow and rarely needed
+
+        low, nu = -z.detach().abs(), df.detach()
+        tail = torch.as_tensor(special.stdtr(nu.numpy(), low.numpy()), device="cpu")
+        # the leading term g(t) (t + ν/t) / ν of the tail, for probabilities that underflow
+        far = torch.as_tensor(log_constant(nu), device="cpu") - energy(low, nu) + torch.log((nu / -low - low) / nu)
+        log_tail = torch.where(tail > _TINY, tail.clamp_min(_TINY).log(), far)
+        return torch.where(z < 0.0, log_tail, torch.log1p(-tail))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        z, df = ctx.saved_tensors
+        grad_z = grad * (log_constant(df) - energy(z, df) - log_cdf(z, df)).exp()
+        if not ctx.needs_input_grad[1]:
+            return grad_z, None
+        step = _DIFFERENCE * df.detach()
+        return grad_z, grad * (log_cdf(z, df + step) - log_cdf(z, df - step)) / (2.0 * step)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, int | None], z: Tensor, df: Tensor) -> tuple[Tensor, int]:
+        pairs = zip((z, df), in_dims, strict=True)
+        parts = (part[None] if axis is None else part.movedim(axis, 0) for part, axis in pairs)
+        log_p: Tensor = _LogCDF.apply(*torch.broadcast_tensors(*parts))
+        return log_p, 0

@@ -100,6 +100,11 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         metavar="COLUMN",
         help="column of sample weights (default: that of the fit, if the table has it)",
     )
+    evaluate.add_argument(
+        "--censored",
+        metavar="COLUMN",
+        help="column of the kinds of censored rows (default: that of the fit, if the table has it)",
+    )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     _explain_parser(names, commands["explain"])
     _sample_parser(names, commands["sample"])
@@ -385,6 +390,12 @@ def _row_arguments(table: Any) -> None:
     _keep_argument(table)
     _groups_argument(table)
     table.add_argument("--weight", metavar="COLUMN", help="column of sample weights (number of times each row counts)")
+    table.add_argument(
+        "--censored",
+        metavar="COLUMN",
+        help="column that says if the target of a row is known: exact, right (it is above the given value) or left "
+        "(below), or 0 for exact and 1 for right; not used as a feature",
+    )
     table.add_argument(
         "--stream",
         action="store_true",

@@ -24,6 +24,7 @@ __all__ = [
     "find_identifiers",
     "infer_task",
     "kinds",
+    "read_censored",
     "read_weights",
     "roles",
     "select_features",
@@ -57,6 +58,8 @@ class Parts:
         Sample weights.
     groups : ndarray of int, shape (N,), or None
         Number of the group of each row.
+    censored : ndarray, shape (N,), or None
+        Kind of each row: "exact", "right" or "left", or True and False.
     notes : tuple of str
         Notes on rows and columns that were dropped or look suspicious.
     names : tuple of str, or None
@@ -69,6 +72,7 @@ class Parts:
     notes: tuple[str, ...]
     names: tuple[str, ...] | None = None
     groups: Array | None = None
+    censored: Array | None = None
 
 
 def divide(
@@ -78,6 +82,7 @@ def divide(
     key: str | None = None,
     weight: str | None = None,
     groups: str | None = None,
+    censored: str | None = None,
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     rows: Array | None = None,
@@ -96,11 +101,12 @@ def divide(
     """
     from fathomless.tables.anomalies import describe_dropped, find_odd_cells
 
-    dropped = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, drop=drop)
+    dropped = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, censored=censored, drop=drop)
     check_columns(frame.column_names, keep)
     if both := [name for name in keep if name in (*targets, *dropped)]:
         raise DataError(
-            f"column {both[0]!r} was given with --keep, and is also a target, a key, a weight, a group or dropped"
+            f"column {both[0]!r} was given with --keep, and is also a target, a key, a weight, a group, censored or "
+            "dropped"
         )
     whole = frame
     places = np.arange(len(frame)) if rows is None else rows
@@ -135,7 +141,8 @@ def divide(
     name = key or next(iter(naming), None)
     names = None if name is None else tuple(map(str, frame[name].to_pylist()))
     of_row = None if groups is None else _groups(frame[groups], groups)
-    return Parts(X, frame.select(list(targets)), counts, tuple(notes), names, of_row)
+    kinds = None if censored is None else read_censored(frame[censored], censored)
+    return Parts(X, frame.select(list(targets)), counts, tuple(notes), names, of_row, kinds)
 
 
 def find_identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> tuple[list[str], list[str]]:
@@ -203,6 +210,7 @@ def roles(
     key: str | None = None,
     weight: str | None = None,
     groups: str | None = None,
+    censored: str | None = None,
     drop: Sequence[str] = (),
 ) -> list[str]:
     """Return the columns that are neither features nor targets.
@@ -212,7 +220,7 @@ def roles(
     DataError
         If a column does not exist or has two roles.
     """
-    others = [*dict.fromkeys(drop), *(name for name in (key, weight, groups) if name is not None)]
+    others = [*dict.fromkeys(drop), *(name for name in (key, weight, groups, censored) if name is not None)]
     for name in targets:
         if name not in have and "," in name and all(part.strip() in have for part in name.split(",")):
             raise DataError(
@@ -223,7 +231,8 @@ def roles(
     twice = sorted({name for name in (*targets, *others) if [*targets, *others].count(name) > 1})
     if twice:
         raise DataError(
-            f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight, a group or dropped"
+            f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight, a group, censored or "
+            "dropped"
         )
     return others
 
@@ -362,6 +371,26 @@ def read_weights(column: Any, name: str) -> Array:
     if not values.any():
         raise DataError(f"column {name!r} of sample weights is 0 in all {len(values):,} rows")
     return values
+
+
+def read_censored(column: Any, name: str) -> Array:
+    """Return the kinds of censored rows in a column, (N,); :mod:`fathomless.data.censoring` checks the values.
+
+    Raises
+    ------
+    DataError
+        If a value is missing.
+    """
+    gaps = column.is_null(nan_is_null=True).to_numpy()
+    if gaps.any():
+        raise DataError(
+            f"column {name!r} of censored rows has no value in {rows_of(gaps)}; give exact, "
+            "right or left, or 0 for exact and 1 for right"
+        )
+    words = {"0": False, "1": True, "false": False, "true": True}
+    values = column.to_pylist()
+    texts = [str(value).strip().lower() for value in values]
+    return np.array([words.get(text, value) for text, value in zip(texts, values, strict=True)], dtype=object)
 
 
 def _groups(column: Any, name: str) -> Array:

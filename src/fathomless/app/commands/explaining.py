@@ -14,15 +14,20 @@ def explain(given: argparse.Namespace) -> int:
     import numpy as np
 
     from fathomless.app.commands.columns import check_columns
+    from fathomless.data.censoring import is_known, read_bounds
     from fathomless.data.frames import take
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.base import PredictiveEstimator
     from fathomless.estimators.importance import dependence, importance
     from fathomless.plots.page import number
 
-    estimator, manifest, X, y, _ = known_rows(given)
+    estimator, manifest, X, y, _, censored = known_rows(given)
     if not isinstance(estimator, PredictiveEstimator):
         raise DataError(f"{given.folder} is a density, which predicts no target; explain needs a run with a target")
+    if censored is not None:
+        known = np.flatnonzero(is_known(read_bounds(y, censored)))
+        note(f"using the {len(known):,} of {len(X):,} rows whose target is not censored")
+        X, y = take(X, known), y[known]
     check_columns([column.name for column in estimator.schema_.columns], given.column or ())
     rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), given.rows)).round().astype(np.int64))
     if len(rows) < len(X):

@@ -58,7 +58,8 @@ def predict(given: argparse.Namespace) -> int:
     with writer(given.out) as write:
         for piece in tables.batches(given.data, columns.kinds(schema), **_notation(given, manifest)):
             if unused is None:
-                used = {column.name for column in schema.columns} | {key, manifest and manifest.groups}
+                used = {column.name for column in schema.columns} | {key}
+                used |= {manifest.groups, manifest.censored} if manifest else set()
                 unused = [name for name in piece.column_names if schema.named and name not in used]
                 if given.key:
                     columns.check_columns(piece.column_names, [given.key])
@@ -140,11 +141,12 @@ def evaluate(given: argparse.Namespace) -> int:
     from fathomless.app import runs
     from fathomless.system.locks import hold_folder
 
-    estimator, manifest, X, y, weight = known_rows(given, given.weight)
+    estimator, manifest, X, y, weight, censored = known_rows(given, given.weight, given.censored)
     name = "standard input" if given.data == "-" else Path(given.data).name
     if name in runs.OWN:  # a file must not replace the evaluation of the run
         name = f"./{name}"
-    evaluation = runs.score_rows(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
+    options = {} if censored is None else {"censored": censored}
+    evaluation = runs.score_rows(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight, **options)
     findings = runs.find_new_findings(given.folder, estimator, manifest.rows, evaluation)
     with hold_folder(given.folder, wait=_WAIT):
         runs.keep_evaluation(given.folder, evaluation)
@@ -164,10 +166,13 @@ def evaluate(given: argparse.Namespace) -> int:
     return 0
 
 
-def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[Any, RunManifest, Any, Any, Any]":
-    """Return the estimator of a run, its manifest, X and y of rows with known targets, and sample weights or None.
+def known_rows(
+    given: argparse.Namespace, weight: str | None = None, censored: str | None = None
+) -> "tuple[Any, RunManifest, Any, Any, Any, Any]":
+    """Return the estimator of a run, its manifest, X and y of rows with targets, sample weights, and censored kinds.
 
-    The column of weights is that of the fit, if the table has it, unless another one is named.
+    The columns of weights and kinds are those of the fit, if the table has them, unless others are named. Without them,
+    weights and kinds are None.
 
     Raises
     ------
@@ -192,8 +197,8 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     targets = () if isinstance(estimator, Density) else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
-    if weight is not None:
-        kinds |= {weight: "numeric"}
+    kinds |= {} if weight is None else {weight: "numeric"}
+    kinds |= {} if censored is None else {censored: "category"}
     observation_notes = list[str]()
 
     def used(table: Any) -> UsedRows:
@@ -209,9 +214,14 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
         note(text)
     name = weight or manifest.weight
     counts = columns.read_weights(frame[name], name) if name is not None and name in frame.column_names else None
+    of_rows = censored or manifest.censored
+    of_row = None
+    if of_rows is not None and of_rows in frame.column_names:
+        of_row = columns.read_censored(frame[of_rows], of_rows)
     X = columns.select_features(frame, estimator.schema_)
     task = "regression" if labels is None else "classification"
-    return estimator, manifest, X, columns.target_array(frame.select(targets), task) if targets else None, counts
+    y = columns.target_array(frame.select(targets), task) if targets else None
+    return estimator, manifest, X, y, counts, of_row
 
 
 def sample(given: argparse.Namespace) -> int:

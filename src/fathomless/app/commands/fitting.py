@@ -97,7 +97,7 @@ def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
         if group.rank:
             return 0
         evaluation, findings = runs.finish(
-            out, fit.manifest, estimator, fit.table.take, fit.table.names, fit.table.weight
+            out, fit.manifest, estimator, fit.table.take, fit.table.names, fit.table.weight, fit.table.censored
         )
     if given.log_json:
         show_json(
@@ -166,6 +166,7 @@ class _Fit:
             key=given.key,
             weight=given.weight,
             groups=given.groups,
+            censored=given.censored,
             notes=(*table.remarks, *table.notes),
             notation=table.notation,
         )

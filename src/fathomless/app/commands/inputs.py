@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fathomless.app.commands import columns
 from fathomless.data import streams
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.tasks import Density, Supervised
+from fathomless.estimators.tasks import BaseRegressor, Classifier, Density, Supervised
 from fathomless.system import memory
 from fathomless.system.errors import DataError
 from fathomless.tables import files as tables
@@ -41,8 +41,8 @@ class FitRequest:
         Target columns.
     task : str
         "classification", "regression", "density" (without targets), or "auto".
-    key, weight, groups : str or None
-        Columns of row names, sample weights and groups.
+    key, weight, groups, censored : str or None
+        Columns of row names, sample weights, groups and kinds of censored rows.
     drop, keep : sequence of str
         Columns to drop, and columns to keep although they look like identifiers.
     form : mapping of str to object
@@ -57,6 +57,7 @@ class FitRequest:
     key: str | None = None
     weight: str | None = None
     groups: str | None = None
+    censored: str | None = None
     drop: Sequence[str] = ()
     keep: Sequence[str] = ()
     form: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +88,8 @@ class Input:
         Sample weights.
     groups : ndarray of int, shape (N,), or None
         Number of the group of each row.
+    censored : ndarray, shape (N,), or None
+        Kind of each row, if targets are censored.
     train : callable
         Function that fits an estimator to the table.
     take : callable
@@ -107,6 +110,7 @@ class Input:
     names: Sequence[str] | None = None
     weight: npt.NDArray[np.float64] | None = None
     groups: npt.NDArray[np.int64] | None = None
+    censored: npt.NDArray[Any] | None = None
 
 
 def read(request: FitRequest) -> Input:
@@ -129,6 +133,12 @@ def _read_whole(request: FitRequest) -> Input:
     """Read a table into memory."""
     table, parts = _divide(request)
     task, remarks = _task(request, lambda: parts.targets)
+    if parts.censored is not None and task != "regression":
+        raise DataError(
+            f"--censored {request.censored} was given for a {task}; targets of a regression can be censored: omit it, "
+            "or give --task regression"
+        )
+    also = {} if parts.censored is None else {"censored": parts.censored}
     y = columns.target_array(parts.targets, task)
     if task == "regression":
         _check_varied([y], request.targets)
@@ -145,8 +155,9 @@ def _read_whole(request: FitRequest) -> Input:
         names=parts.names,
         weight=parts.weight,
         groups=parts.groups,
-        train=lambda estimator: cast(Supervised, estimator).fit(
-            parts.X, y, sample_weight=parts.weight, groups=parts.groups
+        censored=parts.censored,
+        train=lambda estimator: cast("BaseRegressor | Classifier", estimator).fit(
+            parts.X, y, sample_weight=parts.weight, groups=parts.groups, **also
         ),
         take=lambda rows: (parts.X.take(rows), y[rows]),
     )
@@ -158,6 +169,8 @@ def _read_density(request: FitRequest) -> Input:
         raise DataError(f"--target {request.targets[0]} was given, and a density has no target; omit it")
     if request.groups is not None:
         raise DataError(f"--groups {request.groups} was given, and a density is fitted without folds; omit it")
+    if request.censored is not None:
+        raise DataError(f"--censored {request.censored} was given, and a density has no target; omit it")
     if request.stream:
         raise DataError("--stream was given, and a density needs all rows in memory; omit it")
     table, parts = _divide(request)
@@ -178,7 +191,8 @@ def _read_density(request: FitRequest) -> Input:
 
 def _divide(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
     """Read a table and split it into features, targets, weights and groups."""
-    drop = [*request.drop, *(name for name in (request.key, request.groups) if name is not None)]
+    others = (request.key, request.groups, request.censored)
+    drop = [*request.drop, *(name for name in others if name is not None)]
     used = functools.partial(find_observations, targets=request.targets, weight=request.weight, drop=drop)
     table = tables.read(request.data, used=used, **request.form)
     parts = columns.divide(
@@ -187,6 +201,7 @@ def _divide(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
         key=request.key,
         weight=request.weight,
         groups=request.groups,
+        censored=request.censored,
         drop=request.drop,
         keep=request.keep,
         rows=None if table.used is None else table.used.nonzero()[0],
@@ -223,6 +238,8 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
         raise DataError(f"--weight {request.weight} was given, and a stream has no weights; omit it, or repeat rows")
     if request.groups is not None:
         raise DataError(f"--groups {request.groups} was given, and a stream trains one network without folds; omit it")
+    if request.censored is not None:
+        raise DataError(f"--censored {request.censored} was given, and a stream has no censored rows; omit it")
     names = streams.list_files(request.data)
     have = tables.open_row_groups(names[0]).schema.names
     dropped = columns.roles(have, request.targets, key=request.key, drop=request.drop)
@@ -269,7 +286,8 @@ def _reason_to_stream(request: FitRequest) -> str | None:
     """Return the reason to stream a table, or None if it fits in memory or cannot be streamed."""
     if Path(request.data).is_dir():
         return "because it is a folder"
-    if request.data == "-" or request.weight is not None or request.groups is not None:
+    columns_of_rows = (request.weight, request.groups, request.censored)
+    if request.data == "-" or any(name is not None for name in columns_of_rows):
         return None
     try:
         file = tables.open_row_groups(request.data)

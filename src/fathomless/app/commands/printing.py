@@ -108,6 +108,7 @@ def table_of(evaluation: "Evaluation") -> str:
         model, constant = (" ".join(format_with_error(*values)).strip() for values in rounded)
         rows.append((name.replace("_", " "), model, constant))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if evaluation.censored:
+        lines.append(f"{evaluation.censored:,} targets are censored; scores of errors are those of the other rows")
+    return "\n".join(lines)

@@ -223,8 +223,15 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
         ]
     average = " averaged over the targets" if len(first.targets) > 1 else ""
     rmse, mean_rmse = (number(scores["rmse"].value) for scores in (ours, constant))
+    censored = []
+    if first.censored:
+        censored = [
+            f"The targets of {format_count(first.censored, 'row')} are censored. Log-likelihood, coverage and "
+            "calibration include them; RMSE and the other scores of errors are those of rows with known targets."
+        ]
     return [
         f"Regression of {join_words(first.targets)} on {source}.",
+        *censored,
         f"{rows}: RMSE{average} {rmse} (mean: {mean_rmse}), coverage of the 90 % intervals "
         f"{percent(ours['coverage_90'].value)}. {log_likelihood}",
     ]

@@ -1,6 +1,7 @@
 """Estimators of the baselines."""
 
 from abc import ABC
+from typing import ClassVar
 
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
@@ -60,6 +61,8 @@ class _Trained(LayeredNetwork, OneNetwork, ABC):
 
 class _LaplaceNetwork(LaplaceNetworks, LayeredNetwork, OneNetwork):
     """Base class of estimators with Laplace's approximation."""
+
+    allows_censored: ClassVar[bool] = False  # the information of a censored row depends on its bounds
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         return Then(self._svi(), (DrawNetworks(LaplaceDraws(self.networks), self.calibrate),))

@@ -186,14 +186,21 @@ def squared_errors(centre: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | N
     ----------
     centre : Tensor, shape (R, N, T)
         Predictions: means, or probabilities of classes.
-    y : Tensor, shape (N, T), or (N,) of int64
-        Targets: numbers, or classes.
+    y : Tensor, shape (N, T) or (N, 2 T), or (N,) of int64
+        Targets: numbers, bounds of censored ones, or classes. The error of a censored one is the distance to its
+        interval, 0 inside.
     unseen : bool Tensor, shape (R, N)
         True where a row is held out from a network.
     weight : Tensor, shape (N,), optional
         Sample weights.
     """
-    target = y if y.is_floating_point() else torch.nn.functional.one_hot(y, centre.shape[-1]).to(centre)
+    if not y.is_floating_point():
+        target = torch.nn.functional.one_hot(y, centre.shape[-1]).to(centre)
+    elif y.shape[1] == 2 * centre.shape[-1]:
+        low, high = y.split(centre.shape[-1], 1)
+        target = torch.minimum(torch.maximum(centre, low), high)
+    else:
+        target = y
     counts = unseen.to(centre) * (1.0 if weight is None else weight)
     errors = (centre - target).square().sum(-1)  # (R, N)
     return torch.where(counts > 0.0, counts * errors, counts).sum(1) / counts.sum(1).clamp(min=1e-12)

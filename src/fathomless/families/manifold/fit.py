@@ -229,7 +229,8 @@ class Manifold:
         rows = self.rows.take(slice(0, _JUDGED))
         f = self._outputs(candidates["weights"], _JUDGED)
         unseen = self.unseen[:, :_JUDGED].repeat(self.config.snapshots, 1)
-        centre = f.softmax(-1) if self.likelihood.discrete else f[..., : rows.y.shape[-1]]
+        law = self.likelihood
+        centre = f[..., : law.targets] if isinstance(law, LocationScale) else f.softmax(-1)
         errors = squared_errors(centre, rows.y, unseen, rows.weight)
         kept = self._select_kept(candidates, errors)
         weights = candidates["weights"][kept]

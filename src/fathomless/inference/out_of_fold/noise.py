@@ -34,6 +34,7 @@ from fathomless.posterior.likelihoods import (
     Likelihood,
     LocationScale,
     StudentT,
+    is_censored,
     log_score,
 )
 
@@ -138,7 +139,7 @@ def choose_cells(out_of_fold: OutOfFold, likelihood: Likelihood) -> Likelihood:
 
     A lattice is coarse if its step is larger than 0.3 root mean squared errors of the average prediction. Then the
     likelihood gets cells of the width of a step. Likelihoods of several targets have none: the joint probability of
-    cells of some columns and density of others has no common unit.
+    cells of some columns and density of others has no common unit. Those of censored targets have none either.
 
     Parameters
     ----------
@@ -152,6 +153,8 @@ def choose_cells(out_of_fold: OutOfFold, likelihood: Likelihood) -> Likelihood:
         return chosen
     chosen.cell = None
     if chosen.targets != 1 or not any(chosen.steps) or not len(out_of_fold.rows):
+        return chosen
+    if is_censored(chosen, out_of_fold.y):
         return chosen
     weight = out_of_fold.log_weight.double().exp().to(out_of_fold.f.device)
     mean = torch.einsum("s,snt->nt", weight, out_of_fold.f[..., :1].double())

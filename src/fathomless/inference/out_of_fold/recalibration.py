@@ -79,6 +79,9 @@ class OutOfFoldLaws:
         log probabilities of cells.
     near : Neighborhoods, optional
         The nearest training rows of each row, without rows of its group.
+    upper : Tensor, shape (N, T), optional
+        Upper bounds of censored targets; `y` then has the lower ones. They are equal if the target is known. Log
+        densities of the others are log probabilities between the bounds.
     """
 
     x: Tensor
@@ -90,6 +93,7 @@ class OutOfFoldLaws:
     weight: Tensor
     half: Tensor | None = None
     near: Neighborhoods | None = None
+    upper: Tensor | None = None
 
     @property
     def kinds(self) -> Mapping[str, LawKind]:
@@ -101,7 +105,16 @@ class OutOfFoldLaws:
         column = slice(target, target + 1)
         laws = {name: getattr(self, name)[:, column] for name in ("y", "mean", "std", "log_density")}
         near = None if self.near is None else self.near.take_target(target)
-        return replace(self, half=None if self.half is None else self.half[:, column], near=near, **laws)
+        half, upper = (None if part is None else part[:, column] for part in (self.half, self.upper))
+        return replace(self, half=half, upper=upper, near=near, **laws)
+
+    @property
+    def log_unit(self) -> Tensor:
+        """Log of the unit of the log density of z relative to that of y, (N, T); probabilities have no unit."""
+        if self.half is not None:
+            return torch.zeros_like(self.std)
+        log_std = self.std.log()
+        return log_std if self.upper is None else torch.where(self.y == self.upper, log_std, 0.0)
 
 
 @enable_gradients()
@@ -167,7 +180,7 @@ def _fit_target(
     """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics."""
     candidates = {name: _train(name, kind, rows, step, seed) for name, kind in rows.kinds.items()}
     of_z = torch.cat([log_density for _, log_density, _ in candidates.values()], 1)  # (N, C)
-    of_y = of_z - rows.std.log() if rows.half is None else of_z  # probabilities have no unit
+    of_y = of_z - rows.log_unit
     log_density = torch.cat([rows.log_density, of_y], 1)  # (N, C + 1)
     q, gains = _weigh(log_density, rows.fold, rows.weight)
     count = float(rows.weight.sum())
@@ -250,8 +263,10 @@ class _Training:
         self.exact = features, least, z
         self.exact_half = None if rows.half is None else rows.half.T
         self.half = None if self.exact_half is None else self.exact_half.float()
+        self.exact_upper = None if rows.upper is None else ((rows.upper - rows.mean) / rows.std).T
+        self.upper = None if self.exact_upper is None else _clip(self.exact_upper)
         self.features, self.least = features.float(), least.float()
-        self.target = z.clamp(-_FARTHEST, _FARTHEST).float()
+        self.target = _clip(z)
         self.weight = rows.weight.float()
         folds = int(rows.fold.max()) + 1
         self.outside = [torch.nonzero(rows.fold == k).flatten() for k in range(folds)]
@@ -272,16 +287,16 @@ class _Training:
         """Take one step of all networks."""
         if self.full:
             features, least, z, weight = self.features[None], self.least[None], self.target[None], self.mask
-            half = None if self.half is None else self.half[None]
+            half, upper = (None if part is None else part[None] for part in (self.half, self.upper))
         else:
             index = torch.stack(
                 [rows[integers(len(rows), (_BATCH,), self.generator, rows.device)] for rows in self.inside]
             )
             features = self.features[:, index].transpose(0, 1)  # (K, T, B, D + 1)
             least, z = self.least[:, index].transpose(0, 1), self.target[:, index].transpose(0, 1)  # (K, T, B)
-            half = None if self.half is None else self.half[:, index].transpose(0, 1)
+            half, upper = (None if part is None else part[:, index].transpose(0, 1) for part in (self.half, self.upper))
             weight = self.weight[index][:, None]
-        log_density = self.law.law(self.law(features), least).log_prob(z, half)  # (K, T, B)
+        log_density = self.law.law(self.law(features), least).log_prob(z, half, upper)  # (K, T, B)
         loss = -(weight * log_density).sum(-1) / weight.sum(-1)  # (K, T)
         self.optimizer.zero_grad()
         loss.sum().backward()
@@ -307,8 +322,8 @@ class _Training:
             return part[:, self.padded].transpose(0, 1).to(dtype)  # (K, T, B, ...)
 
         features, least, z = map(by_fold, self.exact)
-        half = None if self.exact_half is None else by_fold(self.exact_half)
-        by_network = self.law.law(self.law(features), least).log_prob(z, half)  # (K, T, B)
+        half, upper = (None if part is None else by_fold(part) for part in (self.exact_half, self.exact_upper))
+        by_network = self.law.law(self.law(features), least).log_prob(z, half, upper)  # (K, T, B)
         log_density = torch.zeros_like(self.exact[2])
         for k, rows in enumerate(self.outside):
             log_density[:, rows] = by_network[k, :, : len(rows)].double()
@@ -331,6 +346,11 @@ class _Training:
         curvature = (before + after - 2.0 * centre).clamp_max(-1e-12)
         shift = (0.5 * (before - after) / curvature).clamp(-1.0, 1.0)
         return grid[best] + shift * (grid[1] - grid[0])
+
+
+def _clip(z: Tensor) -> Tensor:
+    """Clip finite residuals, in single precision."""
+    return torch.where(z.isinf(), z, z.clamp(-_FARTHEST, _FARTHEST)).float()
 
 
 def _copy(law: ResidualNetworks) -> Mapping[str, Tensor]:

@@ -40,7 +40,7 @@ from fathomless.posterior.capabilities import (
     get_blueprint,
     missing_capability,
 )
-from fathomless.posterior.likelihoods import InputNoise, Likelihood, LocationScale
+from fathomless.posterior.likelihoods import InputNoise, Likelihood, LocationScale, is_censored
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
@@ -598,7 +598,10 @@ def _check_finite(run: Run, train: Data, elbo: float) -> None:
     if math.isfinite(elbo):
         return
     structure = {f"model/{name}": p for name, p in structure_parameters(run.model).items()}
-    tensors = {"x (the inputs)": train.first.x, "y (the targets)": train.first.y, **structure, **run.named_parameters()}
+    y = train.first.y
+    if is_censored(run.likelihood, y):
+        y = torch.where(y.isinf(), 0.0, y)
+    tensors = {"x (the inputs)": train.first.x, "y (the targets)": y, **structure, **run.named_parameters()}
     culprit = next(
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
         None,

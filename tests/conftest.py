@@ -1,6 +1,7 @@
 """Common fixtures."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,17 @@ def data_folder(request: pytest.FixtureRequest) -> Path:
 def one_thread() -> None:
     """Use a single thread, which is fastest for small problems and for tests in several processes."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_steps_of_recalibration(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Train recalibrations for a few steps, except in modules with the marker ``recalibration``."""
+    from short_recalibration import shorten
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("recalibration") is None:
+            shorten(patch)
+        yield
 
 
 @pytest.fixture

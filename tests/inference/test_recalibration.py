@@ -9,6 +9,8 @@ from scipy import stats
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.posterior.recalibration import Recalibration
 
+pytestmark = pytest.mark.recalibration
+
 
 def rows_of(kind: str, count: int = 300, seed: int = 0, folds: int = 5) -> tuple[OutOfFoldLaws, torch.Tensor]:
     """Rows whose base law is a standard Gaussian, and the true log density of their targets."""

@@ -5,8 +5,9 @@ import pytest
 from fathomless.inference.out_of_fold import recalibration
 
 MOST_STEPS = 24
+FULL_STEPS = recalibration._MOST_STEPS  # of the library
 
 
-def shorten(patch: pytest.MonkeyPatch) -> None:
+def limit_steps(patch: pytest.MonkeyPatch, most: int = MOST_STEPS) -> None:
     """Limit the number of steps of the networks of the recalibration."""
-    patch.setattr(recalibration, "_MOST_STEPS", MOST_STEPS)
+    patch.setattr(recalibration, "_MOST_STEPS", most)

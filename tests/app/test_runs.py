@@ -92,7 +92,21 @@ def test_relevance_of_columns_is_written_where_weights_are_sampled(call: Call) -
 
 def test_the_card_says_what_was_asked(call: Call) -> None:
     write_table("more.csv", key=[f"k{i}" for i in range(N)], w=[2] * N, junk=[0.5] * N)
-    words = ["--key", "key", "--weight", "w", "--drop", "junk", "--seed", "3", "--noise", "0.5", "--no-calibrate"]
+    words = [
+        "--key",
+        "key",
+        "--weight",
+        "w",
+        "--drop",
+        "junk",
+        "--seed",
+        "3",
+        "--noise",
+        "0.5",
+        "--no-calibrate",
+        "--cv",
+        "2",
+    ]
     call("fit", "more.csv", "--target", "price", "--out", "run", "--epochs", "1", "--width", "4", *words, "--overwrite")
     found = manifests.read_manifest("run")
     assert found is not None

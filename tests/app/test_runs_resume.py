@@ -166,8 +166,9 @@ def test_a_signal_while_the_page_is_drawn_stops_at_once_and_the_run_can_be_ended
 
 def test_the_command_to_go_on_with_survives_names_that_the_shell_would_read(call: Call) -> None:
     write_table("my data; rm *.csv")
+    two = ["--cv", "2", "--quiet"]
     said = paused(
-        call, "fit", "--target", "price", "--out", "a 'run'", "--epochs", "24", "--quiet", "--", "my data; rm *.csv"
+        call, "fit", "--target", "price", "--out", "a 'run'", "--epochs", "24", *two, "--", "my data; rm *.csv"
     )
     assert said.code == 130
     program, *words = shlex.split(said.err.partition("To resume: ")[2])

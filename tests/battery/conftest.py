@@ -9,6 +9,7 @@ from battery.cases import Case
 from installed import installed
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a case in one process, where it is fitted once."""
     for item in items:

@@ -104,7 +104,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(
     assert first == "fathomless: stopping after this epoch, with a checkpoint; a second signal stops immediately"
     assert last == (
         f"fathomless fit: the fit was paused after epoch {at} of 24. To resume: fathomless fit --resume "
-        "data.csv --target price --out run --epochs 24 --width 4 --quiet --cv 3"
+        "data.csv --target price --out run --epochs 24 --width 4 --quiet --cv 2"
     )
     assert {path.name for path in Path("run").iterdir()} == {
         "unfinished.json",

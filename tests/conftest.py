@@ -1,6 +1,8 @@
 """Common fixtures."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data", default=os.environ.get("FATHOMLESS_DATA"), help="folder of the public data sets")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a module in one process, where its fixtures are computed once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the many objects of the collection from garbage collections, which would visit them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def data_folder(request: pytest.FixtureRequest) -> Path:
     """Return the folder of public data sets; skip the test if it is not available."""
@@ -37,6 +53,25 @@ def data_folder(request: pytest.FixtureRequest) -> Path:
 def one_thread() -> None:
     """Use a single thread, which is fastest for small problems and for tests in several processes."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_steps_of_recalibration(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Train recalibrations for a few steps, except in modules with the marker ``recalibration``."""
+    from short_recalibration import limit_steps
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("recalibration") is None:
+            limit_steps(patch)
+        yield
+
+
+@pytest.fixture
+def full_recalibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train recalibrations for as many steps as users do, in a single test."""
+    from short_recalibration import FULL_STEPS, limit_steps
+
+    limit_steps(monkeypatch, FULL_STEPS)
 
 
 @pytest.fixture

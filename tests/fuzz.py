@@ -427,7 +427,7 @@ def prepare(home: Path) -> dict[str, Path]:
     """Fit a classifier and a regressor for the campaigns."""
     (home / "data.csv").write_text(sample(90, 0))
     runs = {}
-    for name, words in (("side", ["--weights", "map"]), ("height", ["--weights", "meanfield", "--weight-draws", "2"])):
+    for name, words in (("side", ["--cv", "2"]), ("height", ["--weights", "meanfield", "--weight-draws", "2"])):
         drop = {"side": "height", "height": "side"}[name]
         fit = ["fit", str(home / "data.csv"), "--target", name, "--drop", drop, "--out", str(home / name), "--quiet"]
         code, said = outcome([*fit, "--epochs", "4", "--width", "4", *words])

@@ -37,7 +37,9 @@ from fathomless.app import runs
 from fathomless.app.cli import main
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
+from fathomless.inference.out_of_fold import recalibration
 from fathomless.system.locks import LOCK
+from short_recalibration import MOST_STEPS
 
 TIMED = "log.jsonl"  # the one file of a run that tells times
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.link", "os.symlink")
@@ -434,6 +436,7 @@ class Storm:
 def prepare() -> None:
     """Import everything in advance, so that child processes start fast."""
     torch.set_num_threads(1)
+    recalibration._MOST_STEPS = MOST_STEPS
     for found in pkgutil.walk_packages(fathomless.__path__, "fathomless."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)

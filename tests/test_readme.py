@@ -13,6 +13,7 @@ README = (HOME / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_recalibration")
 def test_the_first_example_of_readme_prints_the_output_shown_below_it() -> None:
     code, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.S).groups()  # type: ignore[union-attr]
     printed = io.StringIO()

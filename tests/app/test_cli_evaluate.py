@@ -239,6 +239,7 @@ def test_the_version_is_told(call: Call) -> None:
 
 def test_the_demo_runs_through(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fathomless.estimators.variational.automatic_epochs", lambda *_: 4)
+    monkeypatch.setattr("fathomless.estimators.variational.automatic_members", lambda *_: 2)
     said = call("demo", "--out", "there/demo")
     assert said.code == 0
     assert re.findall(r"^\$ fathomless (\w+)", said.out, re.MULTILINE) == ["fit", "predict", "evaluate", "report"]

@@ -106,7 +106,7 @@ def test_empty_standard_input_is_refused(call: Call, monkeypatch: pytest.MonkeyP
 def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
     fitted(call)
     table = houses()
-    python = UnboundedDepthRegressor(epochs=4, width=8, cv=3, random_state=0)
+    python = UnboundedDepthRegressor(epochs=4, width=8, cv=2, random_state=0)
     python.fit(features(tables.read("houses.csv").frame), column(table, "price"))
     new = write("new.csv", houses(seed=1))
     found = predicted(call, data=new)
@@ -144,7 +144,7 @@ def test_ordered_classes_are_those_of_python(call: Call) -> None:
     names = ["low", "high"]
     for target, words, ordinal in (("level", ["--ordinal"], True), ("grade", ["--ordinal", "low, high"], names)):
         fit(call, target, *words, "--overwrite")
-        python = UnboundedDepthClassifier(epochs=4, width=8, cv=3, random_state=0, ordinal=ordinal)
+        python = UnboundedDepthClassifier(epochs=4, width=8, cv=2, random_state=0, ordinal=ordinal)
         python.fit(features(table), np.array(table[target].to_pylist()))
         found = predicted(call)
         for label, values in zip(python.classes_, python.predict_proba(features(table)).T, strict=True):
@@ -158,7 +158,7 @@ def test_ordered_classes_are_those_of_python(call: Call) -> None:
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)
     table = tables.read("houses.csv").frame
-    python = UnboundedDepthClassifier(epochs=4, width=8, cv=3, random_state=0)
+    python = UnboundedDepthClassifier(epochs=4, width=8, cv=2, random_state=0)
     python.fit(features(table), np.array(table[target].to_pylist()))
     found = predicted(call)
     assert found["class"].type == table[target].type
@@ -177,7 +177,7 @@ def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str
 def test_several_targets_are_predicted_together(call: Call) -> None:
     fit(call, "price", "--target", "rent")
     table = tables.read("houses.csv").frame
-    python = UnboundedDepthRegressor(epochs=4, width=8, cv=3, random_state=0)
+    python = UnboundedDepthRegressor(epochs=4, width=8, cv=2, random_state=0)
     y = np.column_stack([column(table, "price"), column(table, "rent")])
     mean = python.fit(features(table), y).predict(features(table))
     found = predicted(call)

@@ -99,11 +99,13 @@ def problems(findings: Mapping[str, Finding]) -> dict[str, Finding]:
     ],
     ids=["iris", "diabetes"],
 )
+@pytest.mark.usefixtures("full_recalibration")
 def test_default_fits_of_well_known_data_have_no_problem(estimator: Any, load: Any) -> None:
     assert not problems(looked_over(estimator(random_state=0), *load(return_X_y=True)))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("full_recalibration")
 def test_a_default_fit_of_a_sine_is_healthy() -> None:
     findings = looked_over(UnboundedDepthRegressor(random_state=0), *sine(150))
     assert not findings

@@ -189,7 +189,7 @@ def test_commands_read_new_tables_by_their_own_notation(workplace: None, capsys:
         save(f"{name}-margins.csv", margins, delimiter, own)
         save(f"{name}-train.csv", rows(60, 0), delimiter, own)
     train = "points-train.csv" if mark == "." else "commas-train.csv"
-    said("fit", train, "--target", "y", "--out", "run", "--epochs", "3", "--width", "4", "--quiet")
+    said("fit", train, "--target", "y", "--out", "run", "--epochs", "3", "--width", "4", "--cv", "2", "--quiet")
     for command in ("predict", "evaluate", "explain"):
         words = ["--json"] * (command != "predict")
         found = {

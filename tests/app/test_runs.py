@@ -67,7 +67,7 @@ def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
     call(*FIT)
     loaded = UnboundedDepthRegressor.load("run")
     table = tables.read("data.csv").frame
-    fitted = UnboundedDepthRegressor(epochs=24, width=4, cv=3, random_state=0)
+    fitted = UnboundedDepthRegressor(epochs=24, width=4, cv=2, random_state=0)
     fitted.fit(table.drop_columns("price"), table["price"].to_numpy())
     np.testing.assert_array_equal(
         loaded.predict(table.drop_columns("price")), fitted.predict(table.drop_columns("price"))
@@ -93,6 +93,7 @@ def test_relevance_of_columns_is_written_where_weights_are_sampled(call: Call) -
 def test_the_card_says_what_was_asked(call: Call) -> None:
     write_table("more.csv", key=[f"k{i}" for i in range(N)], w=[2] * N, junk=[0.5] * N)
     words = ["--key", "key", "--weight", "w", "--drop", "junk", "--seed", "3", "--noise", "0.5", "--no-calibrate"]
+    words += ["--cv", "2"]
     call("fit", "more.csv", "--target", "price", "--out", "run", "--epochs", "1", "--width", "4", *words, "--overwrite")
     found = manifests.read_manifest("run")
     assert found is not None
@@ -100,7 +101,7 @@ def test_the_card_says_what_was_asked(call: Call) -> None:
     assert (found.source, found.sha256, found.bytes, found.rows) == ("more.csv", source.sha256, source.bytes, N)
     assert (found.targets, found.columns, found.key, found.weight) == (("price",), ("size", "colour"), "key", "w")
     assert (found.seed, found.threads, found.estimator) == (3, 1, "UnboundedDepthRegressor")
-    assert found.options == {"epochs": 1, "width": 4, "noise": 0.5, "calibrate": False}
+    assert found.options == {"epochs": 1, "width": 4, "noise": 0.5, "calibrate": False, "cv": 2}
     assert found.command[:3] == ("fathomless", "fit", "more.csv")
     assert "--overwrite" not in found.command
     assert found.notes == ("target price: regression, because it is numeric (--task changes that)",)

@@ -10,6 +10,8 @@ from accelerator import cases, run_case
 
 from battery.cases import CASES, Case
 from fathomless.families.registry import options
+from fathomless.inference.out_of_fold import recalibration
+from short_recalibration import MOST_STEPS
 
 STEPS = ("fit", "predict", "methods", "save", "processor")
 #: Cases with further steps: one for each way to keep a run, and for exports, made of copies on the processor.
@@ -46,8 +48,9 @@ def _quicker(case: Case) -> Case:
             least["epochs"] = 2
     if case.family.name == "sparse" and (not case.plain or case.task == "regression"):
         least["temperature"] = 0.5  # not chosen among candidates
+    stages = {name: 20 for name in ("candidate_steps", "decoder_steps", "latent_steps") if name in case.options}
     known = options(case.family, case.task)
-    return replace(case, options={**{k: v for k, v in least.items() if k in known}, **case.options})
+    return replace(case, options={**{k: v for k, v in least.items() if k in known}, **case.options, **stages})
 
 
 def steps(case: Case) -> tuple[str, ...]:
@@ -60,6 +63,7 @@ def main(names: list[str]) -> None:
     """Print a line for each case whose name is among those given, or for every one."""
     import simulated
 
+    recalibration._MOST_STEPS = MOST_STEPS
     assert torch.Generator is simulated.Generator  # type: ignore[comparison-overlap]
     torch.set_num_threads(1)
     for case in chosen():

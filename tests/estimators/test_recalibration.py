@@ -16,6 +16,8 @@ from fathomless import (
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import ConvergenceWarning, DataError
 
+pytestmark = pytest.mark.recalibration
+
 Array = npt.NDArray[Any]
 QUICK: dict[str, Any] = {"epochs": 60, "width": 8, "random_state": 0}
 TRAINED: dict[str, Any] = {**QUICK, "epochs": 200}

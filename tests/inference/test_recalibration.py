@@ -10,6 +10,8 @@ from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFol
 from fathomless.posterior.neighbors import NeighborRows
 from fathomless.posterior.recalibration import NEAR_KINDS, Recalibration
 
+pytestmark = pytest.mark.recalibration
+
 
 def rows_of(kind: str, count: int = 300, seed: int = 0, folds: int = 5) -> tuple[OutOfFoldLaws, torch.Tensor]:
     """Rows whose base law is a standard Gaussian, and the true log density of their targets."""

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fathomless.app import cli
 from fathomless.app.diagnose import diagnose
-from fathomless.app.runs import page
 from fathomless.data.rows import Rows
 from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.families.baselines import FAMILIES
@@ -416,7 +415,7 @@ def test_every_structure_can_be_asked_for_on_the_command_line(
     capsys.readouterr()
     assert cli.main(["cite", "run"]) == 0
     assert capsys.readouterr().out.splitlines() == [reference.text() for reference in references(name)]
-    text = page("run")
+    text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     fixed = name != "depth-uncertainty"
     assert ("Depth 3, fixed." in text or "Depth 2, fixed." in text or "5 members, depth 3, fixed." in text) is fixed
     assert ("Mean depth by epoch" in text) is not fixed

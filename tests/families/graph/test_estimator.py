@@ -36,6 +36,7 @@ from quick_fits import checked
 pytestmark = [
     pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore:.*fewer than 50 effective components:fathomless.system.errors.DataWarning"),
+    pytest.mark.xdist_group("compiled sampler"),  # compiled once
 ]
 
 SHORT: dict[str, Any] = {"chains": 2, "sweeps": 60, "states": 20, "engine": "numpy", "random_state": 0}
@@ -202,7 +203,7 @@ def test_pure_noise_has_the_constant_prediction() -> None:
 
 def test_density_integrates_to_one(density: IndianChefsDensity) -> None:
     low, high = density.support_
-    edges = [np.linspace(a, b, 301) for a, b in zip(low, high, strict=True)]
+    edges = [np.linspace(a, b, 151) for a, b in zip(low, high, strict=True)]
     middles = [0.5 * (e[1:] + e[:-1]) for e in edges]
     grid = np.stack(np.meshgrid(*middles, indexing="ij"), -1).reshape(-1, 2)
     mass = np.exp(density.score_samples(grid)).sum() * np.prod([e[1] - e[0] for e in edges])

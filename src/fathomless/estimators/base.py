@@ -308,7 +308,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         if given:
             raise DataError(
                 f"censored was given with {given[0]}, which does not support censored targets; use weights='map', "
-                "last_layer='point' and neighbors=False, or an estimator that is trained by gradients, such as UnboundedDepthRegressor"
+                "last_layer='point' and neighbors=False, or an estimator that is trained by gradients, such as "
+                "UnboundedDepthRegressor"
             )
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:

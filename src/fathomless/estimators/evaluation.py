@@ -44,7 +44,7 @@ Ints = npt.NDArray[np.int64]
 
 _CHUNK = 16384  # rows predicted at once
 _LEAST_SHARE = 1e-12  # probability of an atom, or of other values, that no row has
-_OPTIONAL = {"on_lattice": bool, "atoms": list, "censored": int}  # entries of evaluations that have them
+_WRITTEN_IF_SET = {"on_lattice": bool, "atoms": list, "censored": int}  # entries of evaluations that have them
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
@@ -467,7 +467,7 @@ def _evaluate_numbers(
     inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
     bins = np.minimum((rows.pit * _PIT_BINS).astype(np.int64), _PIT_BINS - 1)
     if exact is None:
-        constant = _constant_prediction(y, known, weight, generator, on_lattice=on_lattice)
+        constant = _constant_prediction(y, known, weight, generator, on_lattice, atoms)
     else:
         constant = _constant_law(y, known, weight, generator)
     scores, baseline = (_number_scores(part, y, weight, exact) for part in (rows, constant))
@@ -713,7 +713,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     """Rebuild an evaluation; raise an error for content that :meth:`Evaluation.save` does not write."""
     kinds = {"name": str, "task": str, "rows": int, "scores": list, "baseline": list, "labels": list, "targets": list}
     groups_of_rows = unpack(meta.get("conditional", []))  # evaluations of older versions have none
-    kinds |= {key: kind for key, kind in _OPTIONAL.items() if key in meta}
+    kinds |= {key: kind for key, kind in _WRITTEN_IF_SET.items() if key in meta}
     check_fields({key: value for key, value in meta.items() if key != "conditional"}, kinds, "an evaluation")
     texts = [*meta["labels"], *meta["targets"]]
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1

@@ -182,6 +182,7 @@ def test_the_calibration_of_the_true_law_is_uniform(fitted):
     assert abs(coverage.value - 0.9) < 4.0 * coverage.error
 
 
+@pytest.mark.usefixtures("full_recalibration")
 def test_the_recalibration_learns_the_width_from_censored_rows():
     rng = np.random.default_rng(3)
     x = rng.uniform(-1.0, 1.0, size=(250, 1))

@@ -157,7 +157,7 @@ def test_what_is_called_like_a_name_of_rows_and_differs_in_all_is_left_out(name:
     for values in ([7, 3, 5, 1, 7], y):
         assert columns.divide(pa.table({name: values, "y": y}), ["y"]).notes == ()
     with pytest.raises(
-        DataError, match="was given with --keep, and is also a target, a key, a weight, a group or dropped"
+        DataError, match="was given with --keep, and is also a target, a key, a weight, a group, censored or dropped"
     ):
         columns.divide(table, ["y"], drop=[name], keep=[name])
     with pytest.raises(DataError, match="there is no column 'absent'"):

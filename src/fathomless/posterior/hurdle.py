@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fathomless.posterior import metrics
 from fathomless.posterior.distributions import (
     ContinuousPredictive,
     NumberPredictive,
@@ -400,6 +399,8 @@ class HurdlePredictive(NumberPredictive):
         y = to_double(y).reshape(self.shape)
         if isinstance(self.base, LatticePredictive):
             return crps_of_points(self, self.base.round(y), self.base.step)
+        from fathomless.posterior import metrics  # imports SciPy, which predictions do not need
+
         knots = [self.base.icdf(level).detach() for level in _KNOTS]
         knots += [torch.full(self.shape, atom, dtype=torch.float64, device="cpu") for atom in self.atoms]
         return torch.as_tensor(metrics.crps_law(y, self, knots=torch.stack(knots)), device="cpu")

@@ -236,7 +236,9 @@ def _no_better_than_constant(summary: FitSummary) -> Iterator[Finding]:
     for evaluation in summary.preferred_evaluations:
         fit, constant = evaluation.scores["log_likelihood"], evaluation.baseline["log_likelihood"]
         gain = fit.value - constant.value
-        if gain > math.hypot(fit.error or 0.0, constant.error or 0.0):
+        paired = evaluation.gain
+        error = math.hypot(fit.error or 0.0, constant.error or 0.0) if paired is None else paired.error or 0.0
+        if gain > error:
             continue
         predictions = {
             "classification": "the class frequencies",

@@ -44,7 +44,12 @@ Ints = npt.NDArray[np.int64]
 
 _CHUNK = 16384  # rows predicted at once
 _LEAST_SHARE = 1e-12  # probability of an atom, or of other values, that no row has
-_WRITTEN_IF_SET = {"on_lattice": bool, "atoms": list, "censored": int}  # entries of evaluations that have them
+_WRITTEN_IF_SET = {
+    "on_lattice": bool,
+    "atoms": list,
+    "censored": int,
+    "gain": list,
+}  # entries of evaluations that have them
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
@@ -114,6 +119,9 @@ class Evaluation:
         at its bounds, which makes F(y) of all rows uniform under the true law. The other scores and `arrays` are those
         of rows with known targets. With censoring on the right these are the rows with small targets: their errors and
         their coverage differ from those of all rows.
+    gain : Score, optional
+        Difference of the log-likelihoods of the predictions and of the constant prediction, in nats per row, with the
+        standard error of the paired difference. None in classification, and in evaluations of older versions.
     """
 
     name: str
@@ -130,6 +138,7 @@ class Evaluation:
     on_lattice: bool = False
     atoms: tuple[float, ...] = ()
     censored: int = 0
+    gain: Score | None = None
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -155,6 +164,7 @@ class Evaluation:
             **({"on_lattice": True} if self.on_lattice else {}),
             **({"atoms": list(self.atoms)} if self.atoms else {}),
             **({"censored": self.censored} if self.censored else {}),
+            **({} if self.gain is None else {"gain": [self.gain.value, self.gain.error]}),
         }
         if self.conditional:
             meta["conditional"] = pack(self.conditional)
@@ -499,6 +509,7 @@ def _evaluate_numbers(
         on_lattice=on_lattice,
         atoms=atoms,
         censored=0 if exact is None else len(y) - len(exact),
+        gain=mean(rows.log_density - constant.log_density, weight),
     )
 
 
@@ -743,6 +754,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         on_lattice=meta.get("on_lattice", False),
         atoms=tuple(map(float, meta.get("atoms", []))),
         censored=meta.get("censored", 0),
+        gain=Score(*meta["gain"]) if "gain" in meta else None,
     )
 
 

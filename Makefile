@@ -10,7 +10,7 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -26,12 +26,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data", default=os.environ.get("FATHOMLESS_DATA"), help="folder of the public data sets")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a module in one process, where its fixtures are computed once."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+#: Further tests that run in one process: fits of the battery are cached, and the sampler of graphs is compiled once.
+#: Marks of groups are not used: pytest-xdist 3.8 ignores them with pytest 9.2.
+TOGETHER = ("tests/battery/test_devices.py", "tests/battery/", "tests/families/graph/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a module or of a folder in one process, where their fixtures are computed once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((start for start in TOGETHER if path.startswith(start)), path)
+
+    return Together(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_collection_finish() -> None:

@@ -15,8 +15,8 @@ from battery.on_simulated import chosen, steps
 TESTS = Path(__file__).parents[1]
 NAMED = {case.name: case for case in chosen()}
 
-# registering a device changes torch in a whole process: all cases run in one of their own, for one worker
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulated device")]
+# registering a device changes torch in a whole process: all cases run in one of their own
+pytestmark = pytest.mark.slow
 
 
 @cache

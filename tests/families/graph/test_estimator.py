@@ -36,7 +36,6 @@ from quick_fits import checked
 pytestmark = [
     pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore:.*fewer than 50 effective components:fathomless.system.errors.DataWarning"),
-    pytest.mark.xdist_group("compiled sampler"),  # compiled once
 ]
 
 SHORT: dict[str, Any] = {"chains": 2, "sweeps": 60, "states": 20, "engine": "numpy", "random_state": 0}

@@ -15,7 +15,6 @@ from fathomless.families.graph.state import COVARIATE, FIXED, FREE, HIDDEN, Stat
 from fathomless.inference.mcmc.joint import JointTest, joint_distribution_test
 
 pytest.importorskip("numba", reason="the extra `mcmc` is not installed")
-pytestmark = pytest.mark.xdist_group("compiled sampler")  # compiled once
 
 ROWS, PRECISION = 4, (3.0, 2.0)
 HYPER = np.array([[4.0, 4.0]] * 3)  # of 1 / alpha, gamma and phi

@@ -31,7 +31,6 @@ from fathomless.families.graph.state import (
 from fathomless.system.errors import DataError
 
 numba = pytest.importorskip("numba", reason="the extra `mcmc` is not installed")
-pytestmark = pytest.mark.xdist_group("compiled sampler")  # compiled once
 
 
 @pytest.fixture(scope="module", params=["numpy", "compiled"])

@@ -114,14 +114,15 @@ def test_a_run_is_exported_as_one_file(call: Call, target: str) -> None:
 
 def test_an_evaluation_is_printed_and_kept(call: Call) -> None:
     fitted(call)
-    write("test.csv", houses(seed=1))
+    prices = np.random.default_rng(0).permutation(houses(seed=1)["price"].to_numpy())  # of other houses
+    write("test.csv", houses(seed=1, price=prices))
     said = call("evaluate", "run", "test.csv")
     assert said.code == 0
     assert said.err == "note: saved in run; fathomless report run adds it to the page\n"
     scores, _, findings = said.out.partition("\n\n")
     first, *rows = scores.splitlines()
     assert first.split("  ")[0] == "test.csv, 90"
-    assert findings.startswith("advice: Hardly better than a constant prediction on test.csv\n  Log-likelihood ")
+    assert findings.startswith("problem: No better than a constant prediction on test.csv\n  Log-likelihood ")
     assert "lower --weight-prior (now 1); lower --width (now 8); or" in findings
     assert [row.split("  ")[0].replace(" ", "_") for row in rows] == SCORES
     assert [found.name for found in runs.evaluations("run")] == ["test.csv", "out-of-fold rows", "training rows"]

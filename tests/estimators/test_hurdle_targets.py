@@ -164,7 +164,29 @@ def test_rows_of_a_group_and_blocks_stay_together():
     blocked = UnboundedDepthRegressor(**QUICK | {"epochs": 5, "cv": np.arange(200) * 3 // 200})
     with pytest.warns(DataWarning, match="in all rows of a fold"):
         blocked.fit(X[TRAIN][order], Y[TRAIN][order])
-    assert isinstance(blocked.predict_dist(X[:3]), HurdlePredictive)
+    assert isinstance(blocked.predict_dist(X[:3]), ContinuousPredictive)
+    assert (blocked.target_.hurdle, blocked.hurdle_) == ((), None)
+
+
+def test_atoms_of_a_single_network_are_learned_from_groups_that_it_was_not_trained_on():
+    """Columns that name the group, and atoms that depend on nothing."""
+    rng = np.random.default_rng(5)
+    groups = np.arange(300) // 10
+    x = rng.normal(size=(30, 3))[groups]
+    y = np.where(rng.random(30)[groups] < 0.5, 0.0, rng.lognormal(size=300))
+    for cv in (1, 3):
+        fitted = UnboundedDepthRegressor(**QUICK | {"cv": cv, "epochs": 5}).fit(x, y, groups=groups)
+        assert fitted.fit_diagnostics_.hurdle.gain < 0.1
+        held = np.isin(np.arange(300), fitted.held_out_)
+        p = fitted.predict_dist(x, fold=fitted.fold_) if cv > 1 else fitted.predict_dist(x)
+        log_p = p.log_prob(y).numpy()[held].mean()
+        assert fitted.validation_score_ == pytest.approx(log_p, abs=0.1)
+
+
+def test_partial_fit_after_a_fit_with_atoms_is_refused():
+    fitted = DropoutNetworkRegressor(epochs=2, random_state=0).fit(X[TRAIN], Y[TRAIN])
+    with pytest.raises(DataError, match="partial_fit does not update"):
+        fitted.partial_fit(X[TRAIN], Y[TRAIN])
 
 
 def test_tables_without_atoms_are_left_unchanged(amounts):

@@ -99,6 +99,45 @@ def test_density_and_probabilities_sum_to_one():
         on_lattice.logpdf([0.5])
 
 
+def test_quantiles_at_the_probabilities_of_points_are_these_points():
+    rng = np.random.default_rng(6)
+    for _ in range(10):
+        p = make(rng, rows=5, atoms=(-2.0, 0.0, 3.0), lattice=1.0)
+        for k in range(-3, 6):
+            point = torch.full((5,), float(k), dtype=torch.float64, device=CPU)
+            assert torch.equal(p.icdf(p.cdf(k)), point)
+            assert torch.equal(torch.as_tensor(p.isf(p.sf(k))), point)
+
+
+def test_values_near_an_atom_are_not_the_atom_unless_by_rounding():
+    one = make(np.random.default_rng(7), rows=1, atoms=(0.7,))
+    rounded = float(np.float32(0.7))
+    assert one.log_prob([rounded]).item() == one.log_prob([0.7]).item() == pytest.approx(np.log(one.pmf([0.7]).item()))
+    assert one.cdf(rounded).item() == one.cdf(0.7).item()
+    far = make(np.random.default_rng(7), rows=1, atoms=(1e6,), lattice=1.0)
+    normal = far.continuous.component
+    moved = LatticePredictive.of(
+        ContinuousPredictive(
+            far.log_weight,
+            far.structure,
+            Normal(1e6 + far.base.base.component.loc, far.base.base.component.scale),
+            True,
+        ),
+        1.0,
+    )
+    p = HurdlePredictive.of(moved, (1e6,), far.log_mass)
+    assert p.pmf(1e6 + np.arange(-40.0, 40.0)[:, None]).sum() == pytest.approx(1.0)
+
+
+def test_laws_without_other_values_have_quantiles():
+    base = make(np.random.default_rng(8), rows=2, atoms=()).base
+    p = HurdlePredictive.of(base, (1.5,), torch.tensor([-800.0, 0.0], dtype=torch.float64, device=CPU))
+    assert p.icdf(0.5).tolist() == [1.5, 1.5] == p.mean.tolist()
+    column = make(np.random.default_rng(8), rows=2, atoms=(), squeeze=False).base
+    zeros = torch.full((2, 2, 1), np.log(0.5), dtype=torch.float64, device=CPU)
+    assert HurdlePredictive.of(column, (0.0,), zeros).shape == (2, 1)
+
+
 def test_rows_columns_and_parts():
     rng = np.random.default_rng(4)
     p = make(rng, rows=5, squeeze=False)

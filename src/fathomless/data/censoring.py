@@ -101,7 +101,7 @@ def _kind_of(value: Any) -> str:
     """Return the kind of a row as a word; "" if it is unknown."""
     if isinstance(value, str):
         return _WORDS.get(value.strip().lower(), "")
-    if isinstance(value, bool | int | float) and value in (0, 1):
+    if isinstance(value, bool | int | float | np.bool_ | np.number) and value in (0, 1):
         return "right" if value else "exact"
     return ""
 

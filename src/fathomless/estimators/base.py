@@ -28,12 +28,12 @@ from fathomless.data.censoring import read_bounds
 from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, Target
+from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
-from fathomless.estimators.hurdle import add_atoms, leave_out_atoms
+from fathomless.estimators.hurdle import add_atoms, leave_out_atoms, require_other_values
 from fathomless.estimators.neighbors import check_neighbors
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
@@ -289,7 +289,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=task, columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
-        prepared = prepare(table, plan, seed, self.precision, self._device(), dtype)
+        prepared = require_other_values(prepare(table, plan, seed, self.precision, self._device(), dtype))
         fold = prepared.fold_of_row
         # the partitions are repeated for every candidate architecture; one copy suffices for saving
         self._split_by = self.cv, None if fold is None else fold[: len(fold) // plan.copies]
@@ -316,6 +316,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Encode a part of the rows with the encodings, seed and data type of the first part."""
         self._check_options()
         first = "model_" not in vars(self)
+        if not first and isinstance(self.target_, TargetScale) and self.target_.hurdle:
+            raise DataError(
+                f"partial_fit was called after a fit that predicts the values {list(self.target_.hurdle)} of the "
+                "target apart from others, which partial_fit does not update; set recalibrate=False and fit again"
+            )
         self._require_target(y)
         return prepare_part(
             self._table(X, reset=first),

@@ -463,6 +463,8 @@ def _evaluate_numbers(
     predictions: list[_NumberPredictions] = []
     pictures = []
     on_lattice, atoms = False, tuple[float, ...]()
+    if y.shape[1] > len(known.mean) and is_known(y).all():
+        y = y[:, :1]
     exact = None if y.shape[1] == len(known.mean) else np.flatnonzero(is_known(y))
     if exact is not None and not len(exact):
         raise DataError(f"all {len(y)} targets are censored; rows with known targets are needed for the scores")

@@ -323,7 +323,7 @@ def _summarize_with_atoms(
         low = torch.where(is_below, atom, low)
         high = torch.where(is_below | (high < math.inf), high, atom)
         counted = torch.where(is_below, counted + probability, counted)
-    level = ((p - counted) / other).clamp(_FAR, 1.0 - _FAR)
+    level = ((p - counted) / other.clamp_min(1e-300)).clamp(_FAR, 1.0 - _FAR)
     quantiles = _quantiles(laws, level, table)
     # the ONNX exporter cannot merge minimum and maximum with those at the end of the quantiles
     quantiles = torch.where(quantiles < low, low, torch.where(quantiles > high, high, quantiles))

@@ -91,6 +91,7 @@ class Prepared:
         Equal rows of the table, if there are any.
     mass : Tensor, shape (M,), optional
         Weight of each of the M out-of-fold or held-out rows, with the sum 1 for each group; only if groups were given.
+        Rows at atoms, which are left out later, count in these sums.
     resumed : list of dict
         Versions of software in the checkpoints that the fit resumed from, if they differ from the present ones.
     atom, atom_held_out : Tensors of int64, shapes (N,) and (M,), optional

@@ -15,6 +15,7 @@ from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.finalize import automatic_members
 from fathomless.estimators.hurdle import add_atoms, leave_out_atoms
 from fathomless.estimators.last_layer import fit_heads_in_sample
+from fathomless.estimators.neighbors import check_neighbors
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.recalibration import recalibrate
@@ -246,6 +247,8 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
                 "structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]
+    for problem in problems:
+        check_neighbors(problem.task)
     without_atoms = [leave_out_atoms(table) for table in prepared]
     starts = [problem.start(table, table.seed) for problem, table in zip(problems, without_atoms, strict=True)]
     train = [cast(Rows, table.train) for table in without_atoms]

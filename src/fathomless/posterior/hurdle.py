@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self, cast
 
 import numpy as np
@@ -38,7 +39,8 @@ __all__ = ["AtomNetworks", "HurdlePredictive", "read_atom_networks"]
 
 _HIDDEN = 32  # width of the hidden layers
 _FEATURE_LIMIT = 6.0  # standardised features are clipped, since networks extrapolate linearly
-_CLOSE = 1e-6  # relative rounding error of a value that equals an atom
+_CLOSE = 1e-7, 1e-6  # largest distance from an atom that is rounding, relative to the atom and to the spread
+_LEAST = 1e-300  # least probability of other values in a quotient
 _KNOTS = (1e-4, 0.005, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 0.995, 1.0 - 1e-4)
 
 
@@ -178,7 +180,8 @@ class HurdlePredictive(NumberPredictive):
         Probabilities of shape (A + 1,) are the same for all rows.
         """
         log_mass = to_double(log_mass)
-        log_mass = log_mass.reshape(len(log_mass), *(log_mass.shape[1:] or (1,)), *([1] * (len(base.shape) - 1)))
+        if log_mass.ndim <= len(base.shape):
+            log_mass = log_mass.reshape(len(log_mass), -1, *([1] * (len(base.shape) - 1)))
         layout: dict[str, Any] = {"sampled": base.sampled, "network": base.network}
         mass = log_mass.expand(len(log_mass), *base.shape)
         return cls(base.log_weight, base.structure, base, tuple(atoms), mass, **layout)
@@ -248,7 +251,7 @@ class HurdlePredictive(NumberPredictive):
 
     def cdf(self, y: Values) -> Tensor:
         """Probability of values up to y, which broadcasts to the rows."""
-        y = to_double(y)
+        y = self._snap(y)
         other, atoms = self._split()
         total = other * self.base.cdf(y)
         for atom, p in atoms:
@@ -257,7 +260,7 @@ class HurdlePredictive(NumberPredictive):
 
     def sf(self, y: Values) -> Tensor:
         """Probability of values above y, accurate in the upper tail."""
-        y = to_double(y)
+        y = self._snap(y)
         other, atoms = self._split()
         total = other * self.base.sf(y)
         for atom, p in atoms:
@@ -266,7 +269,7 @@ class HurdlePredictive(NumberPredictive):
 
     def cdf_before(self, y: Values) -> Tensor:
         """Probability of values below y."""
-        y = to_double(y)
+        y = self._snap(y)
         other, atoms = self._split()
         total = other * self.base.cdf_before(y)
         for atom, p in atoms:
@@ -293,6 +296,20 @@ class HurdlePredictive(NumberPredictive):
             raise DataError(
                 f"quantiles were requested at levels between {p.min().item()} and {p.max().item()}; allowed are 0 to 1"
             )
+        value = self._quantile_of_smaller_tail(p, upper=upper)
+        if not isinstance(self.base, LatticePredictive):
+            return value
+        q = 1.0 - p  # rounding errors of the level may move the quantile by a point
+
+        def is_reached(end: Tensor) -> Tensor:
+            below, above = self.cdf(end), self.sf(end)
+            if upper:
+                return (above <= p) | ((p > 0.5) & (below >= q))
+            return (below >= p) | ((p > 0.5) & (above <= q))
+
+        return self.base.first_reached(value, is_reached)
+
+    def _quantile_of_smaller_tail(self, p: Tensor, *, upper: bool) -> Tensor:
         small = p <= 0.5
         if small.all():
             return self._quantile(p, upper=upper)
@@ -315,7 +332,7 @@ class HurdlePredictive(NumberPredictive):
             low = torch.where(below, low.clamp_min(atom), low)
             high = torch.where(below, high, high.clamp_max(atom))
             counted = counted + torch.where(below != upper, mass, 0.0)
-        level = ((p - counted) / other).clamp(0.0, 1.0)
+        level = ((p - counted) / other.clamp_min(_LEAST)).clamp(0.0, 1.0)
         value = self.base.isf(level) if upper else self.base.icdf(level)
         return torch.minimum(torch.maximum(value, low), high)
 
@@ -338,12 +355,12 @@ class HurdlePredictive(NumberPredictive):
 
     def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
         """Return :meth:`log_prob` and its Monte Carlo error, both (N,), in nats."""
-        y = to_double(y)
+        y = self._snap(y)
         log_p, error = self.base.log_prob_and_error(y)
         other, *each = self.log_mass.reshape(len(self.log_mass), -1).unbind(0)
         log_p = other + log_p
         for atom, log_mass in zip(self.atoms, each, strict=True):
-            at = _equals(y.reshape(-1), atom)
+            at = y.reshape(-1) == atom
             both = torch.logaddexp(log_p, log_mass) if self.discrete else log_mass
             error = torch.where(at, error * (log_p - both).exp() if self.discrete else 0.0, error)
             log_p = torch.where(at, both, log_p)
@@ -351,11 +368,11 @@ class HurdlePredictive(NumberPredictive):
 
     def logpmf(self, y: Values) -> Any:
         """Log probability of the values y in nats, minus infinity for values without one; y broadcasts to the rows."""
-        values = to_double(y)
+        values = self._snap(y)
         other, atoms = self._split()
         probability = other * self.base.pmf(values) if isinstance(self.base, LatticePredictive) else 0.0 * other
         for atom, p in atoms:
-            probability = probability + p * _equals(values, atom)
+            probability = probability + p * (values == atom)
         return match_type(y, probability.log())
 
     def pmf(self, y: Values) -> Any:
@@ -454,12 +471,22 @@ class HurdlePredictive(NumberPredictive):
         """Return the prediction of some rows, given by an index or a mask."""
         return replace(self, base=self.base.take(rows), log_mass=self.log_mass[:, rows])
 
+    def _snap(self, y: Values) -> Tensor:
+        """Return values in double precision, with those that equal an atom up to rounding replaced by the atom.
+
+        Targets may be stored in single precision.
+        """
+        y = to_double(y)
+        for atom in self.atoms:
+            tolerance = (_CLOSE[1] * self._spread_of_others).clamp_max(_CLOSE[0] * abs(atom))
+            y = torch.where((y - atom).abs() <= tolerance, atom, y)
+        return y
+
+    @cached_property
+    def _spread_of_others(self) -> Tensor:
+        return self.base.std.detach()
+
     def _split(self) -> tuple[Tensor, list[tuple[float, Tensor]]]:
         """Return the probability of other values, and each atom with its probability."""
         other, *each = self.log_mass.exp().unbind(0)
         return other, list(zip(self.atoms, each, strict=True))
-
-
-def _equals(y: Tensor, atom: float) -> Tensor:
-    """Return whether values equal an atom, up to rounding."""
-    return (y - atom).abs() <= _CLOSE * abs(atom)

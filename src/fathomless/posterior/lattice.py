@@ -152,7 +152,7 @@ class LatticePredictive(NumberPredictive):
             If a probability is outside [0, 1] or NaN.
         """
         p = to_double(p)
-        return self._first_reached(
+        return self.first_reached(
             self.base.icdf(p),
             # above the median the other tail has fewer rounding errors; below it, that tail may round to 1
             lambda end: (self.base.cdf(end) >= p) | ((p > 0.5) & (self.base.sf(end) <= 1.0 - p)),
@@ -161,7 +161,7 @@ class LatticePredictive(NumberPredictive):
     def isf(self, q: Values) -> Any:
         """Smallest point that the target exceeds with probability at most q, accurate for small q."""
         tail = to_double(q)
-        point = self._first_reached(
+        point = self.first_reached(
             self.base.isf(tail),
             lambda end: (self.base.sf(end) <= tail) | ((tail > 0.5) & (self.base.cdf(end) >= 1.0 - tail)),
         )
@@ -268,7 +268,7 @@ class LatticePredictive(NumberPredictive):
             return (number + round(self.offset / self.step, 6)) / inverse  # 3 * 0.1 is not 0.3, but 3 / 10 is
         return self.offset + self.step * number
 
-    def _first_reached(self, edge: Tensor, is_reached: Callable[[Tensor], Tensor]) -> Tensor:
+    def first_reached(self, edge: Tensor, is_reached: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the first point whose cell has an upper end with a property, which holds from `edge` on."""
         finite = edge.isfinite()
         number = torch.ceil((torch.where(finite, edge, self.offset) - self.offset) / self.step - 0.5)

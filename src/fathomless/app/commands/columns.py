@@ -387,7 +387,7 @@ def read_censored(column: Any, name: str) -> Array:
             f"column {name!r} of censored rows has no value in {rows_of(gaps)}; give exact, "
             "right or left, or 0 for exact and 1 for right"
         )
-    words = {"0": False, "1": True, "false": False, "true": True}
+    words = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
     values = column.to_pylist()
     texts = [str(value).strip().lower() for value in values]
     return np.array([words.get(text, value) for text, value in zip(texts, values, strict=True)], dtype=object)

@@ -3,7 +3,7 @@
 There are K networks, one for each fold of the rows. Network k is trained on the rows outside fold k, and evaluated on
 fold k. The loss is the mean of −log P(atom or other value | x). Training starts at the shares of the atoms, and the
 number of steps is that with the smallest out-of-fold loss of all networks. With columns that do not predict the atoms,
-the probabilities stay at the shares.
+the probabilities stay near the shares.
 """
 
 import math
@@ -39,7 +39,7 @@ class AtomRows:
     number : Tensor of int64, shape (N,)
         Number 1, ..., A of the atom, and 0 for other values.
     fold : Tensor of int64, shape (N,)
-        Fold of each row, 0, ..., K − 1.
+        Fold of each row, 0, ..., K − 1; −1 for rows that all networks are trained on.
     weight : Tensor of float64, shape (N,)
         Sample weights.
     """
@@ -82,12 +82,12 @@ def fit_atoms(rows: AtomRows, atoms: tuple[float, ...], seed: int) -> tuple[Atom
             due = max(done + 1, math.ceil(_GROWTH * done))
     networks.load_state_dict(state)
     networks.requires_grad_(False)
-    total = float(rows.weight.sum())
+    total, unseen = float(rows.weight.sum()), float(rows.weight[rows.fold >= 0].sum())
     return networks, HurdleFit(
         atoms=atoms,
         shares=tuple((counts[1:] / total).tolist()),
-        log_probability=-float(best.sum()) / total,
-        gain=float((first - best).sum()) / total,
+        log_probability=-float(best.sum()) / unseen,
+        gain=float((first - best).sum()) / unseen,
         rows=len(rows.x),
         steps=best_step,
     )
@@ -112,9 +112,12 @@ def _advance(
 
 @torch.no_grad()
 def _evaluate(networks: AtomNetworks, rows: AtomRows) -> Tensor:
-    """Return −log P of each row, times its weight, under the network that was not trained on it, (N,)."""
-    log_p = networks.log_mass(rows.x, rows.fold)  # (A + 1, N)
-    return -rows.weight * log_p.gather(0, rows.number[None])[0]
+    """Return −log P of each row, times its weight, under the network that was not trained on it, (N,).
+
+    It is 0 for rows that all networks are trained on.
+    """
+    log_p = networks.log_mass(rows.x, rows.fold.clamp_min(0))  # (A + 1, N)
+    return -rows.weight * (rows.fold >= 0) * log_p.gather(0, rows.number[None])[0]
 
 
 def _copy(networks: AtomNetworks) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Predictive distributions with atoms, against SciPy, simulation and quadrature."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,15 +117,8 @@ def test_values_near_an_atom_are_not_the_atom_unless_by_rounding():
     assert one.cdf(rounded).item() == one.cdf(0.7).item()
     far = make(np.random.default_rng(7), rows=1, atoms=(1e6,), lattice=1.0)
     normal = far.continuous.component
-    moved = LatticePredictive.of(
-        ContinuousPredictive(
-            far.log_weight,
-            far.structure,
-            Normal(1e6 + far.base.base.component.loc, far.base.base.component.scale),
-            True,
-        ),
-        1.0,
-    )
+    shifted = replace(far.continuous, component=replace(normal, loc=1e6 + normal.loc))
+    moved = LatticePredictive.of(shifted, 1.0)
     p = HurdlePredictive.of(moved, (1e6,), far.log_mass)
     assert p.pmf(1e6 + np.arange(-40.0, 40.0)[:, None]).sum() == pytest.approx(1.0)
 

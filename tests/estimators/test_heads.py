@@ -15,7 +15,8 @@ from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold.heads import head_variance, replace_heads_by_means
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.likelihoods import LearnedNoise, LocationScale
+from fathomless.posterior.likelihoods import LocationScale
+from fathomless.posterior.noise import LearnedNoise
 from fathomless.system.errors import DataError, DepthError
 from quick_fits import Array, classes, problem
 

@@ -26,7 +26,8 @@ from fathomless.inference.out_of_fold.noise import (
     to_student_t,
     weigh_without_folds,
 )
-from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise, StudentT, cell_of
+from fathomless.posterior.likelihoods import Gaussian, StudentT, cell_of
+from fathomless.posterior.noise import InputNoise, LearnedNoise
 
 
 def networks(

@@ -11,9 +11,10 @@ from torch.func import grad, vmap
 
 from fathomless.posterior import student
 from fathomless.posterior.censoring import impute, log_probability
-from fathomless.posterior.likelihoods import Gaussian, InputNoise, Laplace, StudentT, is_censored, log_score
+from fathomless.posterior.likelihoods import Gaussian, Laplace, StudentT, is_censored, log_score
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.mixtures import StudentT as StudentComponent
+from fathomless.posterior.noise import InputNoise
 from fathomless.posterior.recalibration import Parameters
 from fathomless.system.errors import DataError
 

@@ -20,7 +20,8 @@ from fathomless.estimators.preparation import FEW_ROWS
 from fathomless.estimators.scores import Score
 from fathomless.families.registry import family_of
 from fathomless.posterior import student
-from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise
+from fathomless.posterior.likelihoods import Gaussian
+from fathomless.posterior.noise import InputNoise, LearnedNoise
 
 __all__ = ["diagnose"]
 

@@ -33,15 +33,9 @@ from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.censoring import impute
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
-from fathomless.posterior.likelihoods import (
-    InputNoise,
-    LearnedNoise,
-    Likelihood,
-    LocationScale,
-    StudentT,
-    is_censored,
-)
+from fathomless.posterior.likelihoods import Likelihood, LocationScale, StudentT, is_censored
 from fathomless.posterior.model import Model
+from fathomless.posterior.noise import InputNoise, LearnedNoise
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["automatic_members", "finalize", "fit_likelihood", "fit_structure_weights", "keep_best", "shrink_noise"]

@@ -272,9 +272,9 @@ class NumberPredictive(Predictive):
         Examples
         --------
         >>> from fathomless.posterior.mixtures import Normal
-        >>> even = torch.zeros(1, dtype=torch.float64)
-        >>> law = Normal(torch.zeros(1, 3, 1, dtype=torch.float64), torch.ones(1, 3, 1, dtype=torch.float64))
-        >>> p = ContinuousPredictive(even, even.long(), law, squeeze=True)
+        >>> zeros = torch.zeros(1, 3, 1, dtype=torch.float64, device="cpu")
+        >>> even = zeros[:, 0, 0]
+        >>> p = ContinuousPredictive(even, even.long(), Normal(zeros, zeros.exp()), squeeze=True)
         >>> p.ppf([[0.5], [0.975]]).round(2)  # two levels for three rows
         array([[0.  , 0.  , 0.  ],
                [1.96, 1.96, 1.96]])
@@ -297,6 +297,16 @@ class NumberPredictive(Predictive):
         """
         level = checks.interval("level", level, 0.0, 1.0, closed=False)
         return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
+
+    def _require_shape(self, y: Values, each: str) -> Tensor:
+        """Return targets in double precision; raise an error if there is not one for each row, or row and column."""
+        y = to_double(y)
+        if y.shape != self.shape:
+            raise DataError(
+                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: one value for each "
+                f"{each}"
+            )
+        return y
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -437,13 +447,7 @@ class ContinuousPredictive(NumberPredictive):
         DataError
             If y does not have one value for each row and column.
         """
-        y = to_double(y)
-        if y.shape != self.shape:
-            raise DataError(
-                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: "
-                "one value for each row and column of the prediction"
-            )
-        return self.log_prob_and_error(y)[0]
+        return self.log_prob_and_error(self._require_shape(y, "row and column of the prediction"))[0]
 
     def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
         """Return the log density of the targets of each row and its Monte Carlo error, both (N,), in nats.

@@ -34,6 +34,7 @@ from fathomless.posterior.lattice import LatticePredictive, crps_of_points
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.draws import multinomial
 from fathomless.system.errors import DataError
+from fathomless.system.torch_state import load_state
 
 __all__ = ["AtomNetworks", "HurdlePredictive", "read_atom_networks"]
 
@@ -128,12 +129,9 @@ def read_atom_networks(tensors: Mapping[str, Tensor], atoms: int, inputs: int) -
     if first is None or first.ndim != 3 or any(value.dtype != torch.float64 for value in tensors.values()):
         raise DataError("the probabilities of its atoms have no networks in double precision")
     built = AtomNetworks(len(first), inputs, torch.zeros(atoms + 1, dtype=torch.float64, device="cpu"))
-    expected = {name: value.shape for name, value in built.state_dict().items()}
-    if {name: value.shape for name, value in tensors.items()} != expected:
-        raise DataError("the networks of its atoms do not have the shapes of its columns and atoms")
+    load_state(built, tensors, "the networks of its atoms do not have the shapes of its columns and atoms")
     if not all(bool(value.isfinite().all()) for value in tensors.values()):
         raise DataError("the networks of its atoms have values that are not finite")
-    built.load_state_dict(dict(tensors))
     return built.requires_grad_(False)
 
 
@@ -346,12 +344,7 @@ class HurdlePredictive(NumberPredictive):
         DataError
             If y does not have one value for each row.
         """
-        y = to_double(y)
-        if y.shape != self.shape:
-            raise DataError(
-                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: one value for each row"
-            )
-        return self.log_prob_and_error(y)[0]
+        return self.log_prob_and_error(self._require_shape(y, "row"))[0]
 
     def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
         """Return :meth:`log_prob` and its Monte Carlo error, both (N,), in nats."""

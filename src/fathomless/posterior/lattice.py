@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import (
     ContinuousPredictive,
     NumberPredictive,
@@ -26,14 +27,12 @@ from fathomless.posterior.distributions import (
     match_type,
     to_double,
 )
-from fathomless.posterior.mixtures import integrate_log_density
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.errors import DataError
 
 __all__ = ["LatticePredictive", "crps_of_points"]
 
 _CLOSE = 1e-3  # distance from a point of the lattice, in steps, that counts as rounding
-_TINY = 1e-290  # mass below which its log is computed from the density
 _TAIL = 1e-4  # probability beyond the points of the sum of the CRPS, on each side
 _MOST_POINTS = 4096  # points of this sum; more are thinned out
 
@@ -77,8 +76,7 @@ class LatticePredictive(NumberPredictive):
     @classmethod
     def of(cls, base: ContinuousPredictive, step: float, offset: float = 0.0) -> Self:
         """Return the law of a target that is rounded to a lattice."""
-        layout: dict[str, Any] = {"sampled": base.sampled, "network": base.network}
-        return cls(base.log_weight, base.structure, base, step, offset, **layout)
+        return cls(base.log_weight, base.structure, base, step, offset, sampled=base.sampled, network=base.network)
 
     @property
     def discrete(self) -> bool:
@@ -175,11 +173,7 @@ class LatticePredictive(NumberPredictive):
         DataError
             If y does not have one value for each row.
         """
-        y = to_double(y)
-        if y.shape != self.shape:
-            raise DataError(
-                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: one value for each row"
-            )
+        y = self._require_shape(y, "row")
         log_p = self._log_mass(self.round(y))
         return log_p if self.squeeze else log_p.sum(-1)
 
@@ -280,16 +274,7 @@ class LatticePredictive(NumberPredictive):
     def _log_mass(self, point: Tensor) -> Tensor:
         """Return the log probability of points, by differences of the smaller tails."""
         low, high = point - 0.5 * self.step, point + 0.5 * self.step
-        below, up_to = self.base.cdf(low), self.base.cdf(high)
-        above, beyond = self.base.sf(high), self.base.sf(low)
-        lower, upper = up_to <= 0.5, beyond <= 0.5
-        mass = torch.where(lower, up_to - below, torch.where(upper, beyond - above, 1.0 - below - above))
-        far = mass < _TINY
-        log_mass = torch.where(far, 1.0, mass).log()
-        if not far.any():
-            return log_mass
-        near, end = torch.where(lower, high, low), torch.where(lower, low, high)
-        return torch.where(far, integrate_log_density(self._log_density, near, end), log_mass)
+        return log_probability(self.base, low, high, self._log_density)
 
     def _log_density(self, y: Tensor) -> Tensor:
         log_density: Tensor = self.base.logpdf(y)  # a tensor for a tensor

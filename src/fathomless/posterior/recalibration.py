@@ -36,6 +36,7 @@ from fathomless.posterior.censoring import log_between
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.neighbors import FEATURES, PARTS, Neighborhoods, NeighborRows, describe, read_neighbors
 from fathomless.system.errors import DataError
+from fathomless.system.torch_state import load_state
 
 __all__ = [
     "KINDS",
@@ -379,10 +380,7 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
     laws = {name: ResidualNetworks(known[name], len(first), targets, inputs) for name in names}
     share = torch.zeros(len(names) + 1, targets, dtype=torch.float64, device="cpu")
     built = Recalibration(laws, share, torch.zeros(targets, dtype=torch.float64, device="cpu"))
-    expected = {name: value.shape for name, value in built.state_dict().items()}
-    if {name: value.shape for name, value in tensors.items()} != expected:
-        raise DataError("the tensors of its recalibration do not have the shapes of its columns and targets")
-    built.load_state_dict(dict(tensors))
+    load_state(built, tensors, "the tensors of its recalibration do not have the shapes of its columns and targets")
     share = built.share
     if not (all(bool(value.isfinite().all()) for value in tensors.values()) and bool((share >= 0).all())):
         raise DataError("its recalibration has values that are not finite, or negative weights")

@@ -1,16 +1,18 @@
-"""Global state of torch: gradient modes, and threads after a fork."""
+"""State of torch: gradient modes, threads after a fork, and tensors of saved modules."""
 
 import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
+from torch import Tensor, nn
 
 from fathomless.system import rng
+from fathomless.system.errors import DataError
 
-__all__ = ["enable_gradients", "make_fork_safe", "without_gradients"]
+__all__ = ["enable_gradients", "load_state", "make_fork_safe", "without_gradients"]
 
 
 @contextlib.contextmanager
@@ -30,6 +32,29 @@ def without_gradients() -> Iterator[None]:
     make_fork_safe()
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+def load_state(module: nn.Module, tensors: Mapping[str, Tensor], message: str) -> None:
+    """Load the saved tensors of a module.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Module, which is changed.
+    tensors : mapping of str to Tensor
+        Result of ``state_dict``.
+    message : str
+        Message of the error.
+
+    Raises
+    ------
+    DataError
+        If the names or shapes of the tensors are not those of the module.
+    """
+    expected = {name: value.shape for name, value in module.state_dict().items()}
+    if {name: value.shape for name, value in tensors.items()} != expected:
+        raise DataError(message)
+    module.load_state_dict(dict(tensors))
 
 
 @functools.cache

@@ -16,7 +16,8 @@ from fathomless.families.manifold.latent import select_farthest
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import StagedRun, run_stages
 from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, StudentT
+from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood, StudentT
+from fathomless.posterior.noise import LearnedNoise
 from fathomless.posterior.predictive import predictive
 from fathomless.system.errors import PausedError
 

@@ -33,14 +33,8 @@ from fathomless.posterior.laws import (
     FreeCategorical,
     StickBreaking,
 )
-from fathomless.posterior.likelihoods import (
-    Gaussian,
-    LearnedNoise,
-    Likelihood,
-    LocationScale,
-    StudentT,
-    without_cells,
-)
+from fathomless.posterior.likelihoods import Gaussian, Likelihood, LocationScale, StudentT, without_cells
+from fathomless.posterior.noise import LearnedNoise
 from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building

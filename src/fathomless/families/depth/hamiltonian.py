@@ -36,8 +36,9 @@ from fathomless.nn.flat import FlatNetworks, flatten
 from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, missing_capability
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
-from fathomless.posterior.likelihoods import InputNoise, Likelihood, LocationScale
+from fathomless.posterior.likelihoods import Likelihood, LocationScale
 from fathomless.posterior.model import Model
+from fathomless.posterior.noise import InputNoise
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in

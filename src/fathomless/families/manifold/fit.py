@@ -35,7 +35,8 @@ from fathomless.inference.out_of_fold.noise import KAPPA, sum_log_density, to_st
 from fathomless.inference.runs.run import under
 from fathomless.inference.variational.svi import assign_parts
 from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
+from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
+from fathomless.posterior.noise import LearnedNoise, StatedNoise
 from fathomless.system import checks
 from fathomless.system.draws import normal
 from fathomless.system.rng import as_generator, fold_in

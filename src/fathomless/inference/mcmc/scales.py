@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 from torch import Tensor, nn
 
-from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import Gaussian, Likelihood, LocationScale, StudentT
+from fathomless.posterior.noise import LearnedNoise
 from fathomless.system.errors import DataError
 
 __all__ = ["GivenLikelihood", "Groups", "Noise", "Observation", "ScaledNoise", "observation"]

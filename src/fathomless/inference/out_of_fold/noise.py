@@ -29,14 +29,13 @@ from fathomless.posterior.likelihoods import (
     ClassLikelihood,
     CumulativeLogit,
     Gaussian,
-    InputNoise,
-    LearnedNoise,
     Likelihood,
     LocationScale,
     StudentT,
     is_censored,
     log_score,
 )
+from fathomless.posterior.noise import InputNoise, LearnedNoise
 
 __all__ = [
     "KAPPA",

@@ -40,8 +40,9 @@ from fathomless.posterior.capabilities import (
     get_blueprint,
     missing_capability,
 )
-from fathomless.posterior.likelihoods import InputNoise, Likelihood, LocationScale, is_censored
+from fathomless.posterior.likelihoods import Likelihood, LocationScale, is_censored
 from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.noise import InputNoise
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError

@@ -17,7 +17,7 @@ from sklearn import metrics as oracle
 
 from fathomless.data.frames import fit_schema
 from fathomless.data.targets import ClassLabels, TargetScale
-from fathomless.estimators import evaluation
+from fathomless.estimators import evaluation, number_predictions
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.scores import Score
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
@@ -274,9 +274,9 @@ def test_probability_scores_of_few_and_many_components_agree() -> None:
             Mixture(torch.zeros(3 * k), family(torch.tensor(np.tile(loc, (k, 1, 1))), torch.tensor(0.7)))
             for k in (1, 30)
         )
-        exact = evaluation._crps(few, y)
-        assert not np.array_equal(evaluation._crps(many, y), exact)
-        np.testing.assert_allclose(evaluation._crps(many, y), exact, rtol=1e-3)
+        exact = number_predictions.crps_of_mixture(few, y)
+        assert not np.array_equal(number_predictions.crps_of_mixture(many, y), exact)
+        np.testing.assert_allclose(number_predictions.crps_of_mixture(many, y), exact, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Every score is a mean over rows, or a smooth function of such means. Its standar
 influence values, see :mod:`~fathomless.estimators.scores`; it assumes independent rows.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -16,24 +15,37 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.data.censoring import fit_bounds, is_known, read_bounds
+from fathomless.data.censoring import is_known, read_bounds
 from fathomless.data.frames import read_labels, read_target, take
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.conditional import ConditionalCoverage, coverage_by_group, pack, unpack
-from fathomless.estimators.scores import Score, as_counts, auroc, average, mean, reliability, row_weights, score
+from fathomless.estimators.number_predictions import (
+    COVERAGES,
+    NumberPredictions,
+    constant_law,
+    constant_prediction,
+    number_scores,
+    round_targets,
+    summarize_numbers,
+)
+from fathomless.estimators.scores import (
+    Score,
+    as_counts,
+    auroc,
+    average,
+    check_finite,
+    concatenate,
+    mean,
+    reliability,
+    row_weights,
+)
 from fathomless.posterior import metrics
-from fathomless.posterior.censoring import log_probability
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive, Predictive
+from fathomless.posterior.distributions import ClassPredictive, NumberPredictive, Predictive
 from fathomless.posterior.hurdle import HurdlePredictive
-from fathomless.posterior.lattice import LatticePredictive
-from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
-from fathomless.posterior.pool import Pool
-from fathomless.posterior.tabulated import tabulate
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
-from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["Evaluation", "evaluate"]
@@ -43,23 +55,15 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _CHUNK = 16384  # rows predicted at once
-_LEAST_SHARE = 1e-12  # probability of an atom, or of other values, that no row has
-_WRITTEN_IF_SET = {
-    "on_lattice": bool,
-    "atoms": list,
-    "censored": int,
-    "gain": list,
-}  # entries of evaluations that have them
+# types of the entries that only some evaluations have
+_WRITTEN_IF_SET = {"on_lattice": bool, "atoms": list, "censored": int, "gain": list}
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
-_PAIRED = 64  # components up to which the exact CRPS of a mixture, of quadratic cost, is faster than quadrature
-_LEAST_SPREAD = 1e-3  # minimum scale of the constant prediction, in standard deviations of the training targets
 
-_COVERAGES = {"coverage_50": 0.5, "coverage_90": 0.9, "coverage_95": 0.95}
 _SCORES = {
     "classification": ("log_likelihood", "accuracy", "brier", "ece", "rps", "auroc"),
-    "regression": ("log_likelihood", "rmse", "mae", "r2", "crps", "interval_score_90", *_COVERAGES),
+    "regression": ("log_likelihood", "rmse", "mae", "r2", "crps", "interval_score_90", *COVERAGES),
     "density": ("log_likelihood",),
 }
 _OPTIONAL = {"rps", "auroc", "interval_score_90"}  # not defined for all rows, or not written by older versions
@@ -383,7 +387,7 @@ def _evaluate_classes(
         predictions.append(_ClassPredictions.of(p.log_probs.numpy(), y[part], known.ranks))
         if len(picked):
             pictures.append(_picture_of_classes(replace(p, log_p=p.log_p[:, picked]), y[part][picked]))
-    rows = _ClassPredictions(**_concatenate([vars(part) for part in predictions]))
+    rows = _ClassPredictions(**concatenate([vars(part) for part in predictions]))
     classes = len(known.labels)
     confidence, accuracy, count = reliability(rows.top, rows.guess == y, weight)
     return Evaluation(
@@ -394,7 +398,7 @@ def _evaluate_classes(
         baseline=_class_scores(_ClassPredictions.constant(y, classes, weight, known.ranks), y, known, weight),
         labels=tuple(map(str, known.labels)),
         targets=targets,
-        arrays=_concatenate(pictures),
+        arrays=concatenate(pictures),
         calibration={"confidence": confidence, "accuracy": accuracy, "count": count},
         confusion=as_counts(np.bincount(y * classes + rows.guess, weight, classes**2)).reshape(classes, classes),
     )
@@ -430,23 +434,10 @@ def _class_scores(rows: _ClassPredictions, y: Ints, known: ClassLabels, weight: 
         scores["rps"] = mean(rows.ranked, weight)
     if len(known.labels) == 2 and 0 < y.sum() < len(y):
         scores["auroc"] = auroc(rows.odds, y == 1, weight)
-    return _check_finite(scores)
+    return check_finite(scores)
 
 
 # ---------------------------------------------------------------------------------------------- regression
-
-
-@dataclass(frozen=True)
-class _NumberPredictions:
-    """Summaries of continuous predictions from which the scores are computed, (N, T) unless noted."""
-
-    mean: Floats
-    log_density: Floats  # (N,)
-    crps: Floats
-    pit: Floats  # F(y)
-    low: Floats  # ends of the 90 % interval
-    high: Floats
-    distance: Floats  # distance of 1/2 from the probabilities at y: central intervals of twice this level contain y
 
 
 def _evaluate_numbers(
@@ -460,7 +451,7 @@ def _evaluate_numbers(
     weight: Floats | None,
 ) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
-    predictions: list[_NumberPredictions] = []
+    predictions: list[NumberPredictions] = []
     pictures = []
     on_lattice, atoms = False, tuple[float, ...]()
     if y.shape[1] > len(known.mean) and is_known(y).all():
@@ -471,18 +462,18 @@ def _evaluate_numbers(
     for part, p, picked in _predict_chunks(estimator, X, len(y), fold, exact):
         p = cast(NumberPredictive, p)
         on_lattice, atoms = p.discrete, p.atoms if isinstance(p, HurdlePredictive) else ()
-        predictions.append(_predict_numbers(p, y[part], generator, censored=exact is not None))
+        predictions.append(summarize_numbers(p, y[part], generator, censored=exact is not None))
         if len(picked):
             pictures.append(_picture_of_numbers(p.take(picked), y[part][picked][:, : len(known.mean)]))
-    rows = _NumberPredictions(**_concatenate([vars(part) for part in predictions]))
+    rows = NumberPredictions(**concatenate([vars(part) for part in predictions]))
     distance = np.abs(rows.pit - 0.5)  # the central interval of level a contains y if this is at most a / 2
     inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
     bins = np.minimum((rows.pit * _PIT_BINS).astype(np.int64), _PIT_BINS - 1)
     if exact is None:
-        constant = _constant_prediction(y, known, weight, generator, on_lattice, atoms)
+        constant = constant_prediction(y, known, weight, generator, on_lattice, atoms)
     else:
-        constant = _constant_law(y, known, weight, generator)
-    scores, baseline = (_number_scores(part, y, weight, exact) for part in (rows, constant))
+        constant = constant_law(y, known, weight, generator)
+    scores, baseline = (number_scores(part, y, weight, exact) for part in (rows, constant))
     return Evaluation(
         name=name,
         task="regression",
@@ -491,7 +482,7 @@ def _evaluate_numbers(
         baseline=baseline,
         labels=(),
         targets=targets,
-        arrays=_concatenate(pictures),
+        arrays=concatenate(pictures),
         calibration={
             "pit": as_counts(np.stack([np.bincount(column, weight, _PIT_BINS) for column in bins.T], 1)),
             "levels": _LEVELS.copy(),
@@ -515,97 +506,10 @@ def _evaluate_numbers(
     )
 
 
-def _predict_numbers(
-    p: NumberPredictive, y: Floats, generator: torch.Generator, *, censored: bool = False
-) -> _NumberPredictions:
-    """Summarize predictions of rows with targets (N, T), or with bounds (N, 2) if they are `censored`."""
-    if censored:
-        return _predict_bounds(p, y, generator)
-    if isinstance(p, LatticePredictive | HurdlePredictive):
-        return _predict_points(p, y, generator)
-    assert isinstance(p, ContinuousPredictive)
-    mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
-    pit = mixture.cdf(y).numpy()
-    return _NumberPredictions(
-        mixture.mean.numpy(),
-        p.log_prob(y[:, 0] if p.squeeze else y).numpy(),
-        _crps(mixture, y),
-        pit,
-        mixture.icdf(0.05).numpy(),
-        mixture.icdf(0.95).numpy(),
-        np.abs(pit - 0.5),
-    )
-
-
-def _predict_bounds(p: NumberPredictive, bounds: Floats, generator: torch.Generator) -> _NumberPredictions:
-    """Summarize predictions of rows with bounds; for censored ones F(y) is drawn uniformly between F at the bounds.
-
-    Their CRPS is NaN.
-    """
-    exact, rest = (np.flatnonzero(mask) for mask in (is_known(bounds), ~is_known(bounds)))
-    parts = []
-    if len(exact):
-        parts.append(_predict_numbers(p.take(exact), bounds[exact, :1], generator))
-    if len(rest):
-        if isinstance(p, HurdlePredictive):
-            raise DataError("censored targets were given for a fit with atoms; fit it with censored targets, too")
-        law = p.take(rest).continuous.mixture
-        low, high = (torch.tensor(bound)[:, None] for bound in bounds[rest].T)
-        below, up_to = law.cdf(low), law.cdf(high)
-        pit = (below + uniform(below, generator) * (up_to - below)).numpy()
-        log_p = log_probability(law, low, high, law.log_prob)[:, 0].numpy()
-        parts.append(
-            _NumberPredictions(
-                law.mean.numpy(),
-                log_p,
-                np.full(pit.shape, np.nan),
-                pit,
-                law.icdf(0.05).numpy(),
-                law.icdf(0.95).numpy(),
-                np.abs(pit - 0.5),
-            )
-        )
-    order = np.argsort(np.concatenate([exact, rest]))
-    merged = _concatenate([vars(part) for part in parts])
-    return _NumberPredictions(**{key: values[order] for key, values in merged.items()})
-
-
-def _predict_points(
-    p: LatticePredictive | HurdlePredictive, y: Floats, generator: torch.Generator
-) -> _NumberPredictions:
-    """Return the summaries of a distribution with probabilities of single values."""
-    truth = _round(p, torch.tensor(y).reshape(p.shape))
-    below, up_to = p.cdf_before(truth), p.cdf(truth)
-    pit = below + uniform(below, generator) * (up_to - below)
-    distance = torch.maximum(0.5 - up_to, below - 0.5).clamp_min(0.0)
-    shown = (part.numpy().reshape(y.shape) for part in (p.crps(truth), pit, *p.interval(0.9), distance))
-    return _NumberPredictions(p.mean.numpy().reshape(y.shape), p.log_prob(truth).numpy(), *shown)
-
-
-def _round(p: NumberPredictive, y: Tensor) -> Tensor:
-    """Return targets, rounded to points of the lattice if they lie on one."""
-    base = p.base if isinstance(p, HurdlePredictive) else p
-    return base.round(y) if isinstance(base, LatticePredictive) else y
-
-
-def _crps(law: Mixture | Pool, y: Floats) -> Floats:
-    """Return the continuous ranked probability score, (N, T): by a formula for few components, else by quadrature."""
-    if isinstance(law, Pool):
-        return metrics.crps_law(y, law)
-    match law.component:
-        case Normal(loc, scale) if len(loc) <= _PAIRED:
-            return metrics.crps_normal_mixture(y, law.weight, loc, scale)
-        case Laplace(loc, scale) if len(loc) <= _PAIRED:
-            return metrics.crps_laplace_mixture(y, law.weight, loc, scale)
-        case StudentT(loc, scale, df) if len(loc) == 1:
-            return metrics.crps_student(y, loc[0], scale[0], df[0])
-    return metrics.crps_law(y, tabulate(law))
-
-
 def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
     low, high = p.interval(0.9)
     truth = y[:, 0] if p.squeeze else y
-    point = _round(p, torch.tensor(truth))
+    point = round_targets(p, torch.tensor(truth))
     pit = 0.5 * (p.cdf_before(point) + p.cdf(point))  # the middle of the probabilities below and up to y
     parts = p.uncertainty()
     shown = {
@@ -619,107 +523,7 @@ def _picture_of_numbers(p: NumberPredictive, y: Floats) -> dict[str, Array]:
     return {"y": y, **{key: value.numpy().reshape(y.shape) for key, value in shown.items()}}
 
 
-def _constant_prediction(
-    y: Floats,
-    known: TargetScale,
-    weight: Floats | None,
-    generator: torch.Generator,
-    on_lattice: bool,
-    atoms: tuple[float, ...],
-) -> _NumberPredictions:
-    """Summarize the normal distribution with the mean and standard deviation of these rows.
-
-    It is rounded if `on_lattice`. With atoms, it is that of the other values, and the atoms have the frequencies of
-    these rows.
-    """
-    others = ~np.isin(y, atoms).any(1)
-    rows, of_rows = (y, weight)
-    if others.any() and not others.all():
-        rows, of_rows = y[others], None if weight is None else weight[others]
-    centre = average(rows, of_rows)
-    deviation = rows.std(0) if of_rows is None else np.sqrt(average(np.square(rows - centre), of_rows))
-    scale = np.maximum(deviation, _LEAST_SPREAD * np.array(known.scale))  # a constant target has deviation zero
-    mean, std = np.broadcast_to(centre, y.shape), np.broadcast_to(scale, y.shape)
-    normal = Normal(torch.tensor(mean), torch.tensor(std))
-    if on_lattice or atoms:
-        one = torch.zeros(1, dtype=torch.float64, device="cpu")
-        law: Any = ContinuousPredictive(one, one.long(), normal.map_parameters(lambda values: values[None]))
-        law = LatticePredictive.of(law, known.lattice[0].step, known.lattice[0].offset) if on_lattice else law
-        if atoms:
-            member = np.column_stack([others, *(y[:, 0] == atom for atom in atoms)]).astype(np.float64)
-            shares = average(member, weight)
-            law = HurdlePredictive.of(law, atoms, torch.tensor(shares).clamp_min(_LEAST_SHARE).log())
-        return _predict_points(law, y, generator)
-    truth = torch.tensor(y)
-    log_density = normal.log_prob(truth).sum(1).numpy()
-    low, high = (normal.icdf(torch.tensor(p, dtype=torch.float64, device="cpu")).numpy() for p in (0.05, 0.95))
-    crps = metrics.crps_gaussian(y, mean, std)
-    pit = normal.cdf(truth).numpy()
-    return _NumberPredictions(mean, log_density, crps, pit, low, high, np.abs(pit - 0.5))
-
-
-def _constant_law(
-    bounds: Floats, known: TargetScale, weight: Floats | None, generator: torch.Generator
-) -> _NumberPredictions:
-    """Summarize the normal distribution of maximum likelihood for censored rows."""
-    law = fit_bounds(bounds, weight)
-    shape = (1, len(bounds), 1)
-    scale = max(law.scale[0], _LEAST_SPREAD * known.scale[0])
-    loc, spread = (torch.full(shape, value, dtype=torch.float64, device="cpu") for value in (law.mean[0], scale))
-    one = torch.zeros(1, dtype=torch.float64, device="cpu")
-    return _predict_bounds(ContinuousPredictive(one, one.long(), Normal(loc, spread)), bounds, generator)
-
-
-def _number_scores(
-    rows: _NumberPredictions, y: Floats, weight: Floats | None, exact: Ints | None = None
-) -> dict[str, Score]:
-    """Compute the scores; with censored targets, those of errors for the rows of known targets, `exact`."""
-    of_all = {
-        "log_likelihood": mean(rows.log_density, weight),
-        **{key: mean((rows.distance <= 0.5 * level).astype(np.float64), weight) for key, level in _COVERAGES.items()},
-    }
-    if exact is not None:
-        rows = _NumberPredictions(**{key: values[exact] for key, values in vars(rows).items()})
-        y, weight = y[exact, :1], None if weight is None else weight[exact]
-    square = np.square(y - rows.mean)  # (N, T)
-    root = np.sqrt(average(square, weight))  # (T,)
-    # derivative of the square root, for the influence values; 0 if all errors are 0
-    slope = np.divide(0.5, root, out=np.zeros_like(root), where=root > 0.0)
-    scores = {
-        "log_likelihood": of_all.pop("log_likelihood"),
-        "rmse": score(root, slope * (square - average(square, weight)), weight),
-        "mae": mean(np.sqrt(square), weight),
-        "r2": _r2(square, y, weight),
-        "crps": mean(rows.crps, weight),
-        "interval_score_90": mean(metrics.interval_score(y, rows.low, rows.high, 0.9), weight),
-    }
-    return _check_finite({**scores, **of_all})
-
-
-def _r2(square: Floats, y: Floats, weight: Floats | None) -> Score:
-    """Return the coefficient of determination; for a constant target 1 if all errors are 0, else 0."""
-    spread = np.square(y - average(y, weight))  # (N, T)
-    varies = y.max(0) > y.min(0)  # (T,)
-    scale = np.where(varies, average(spread, weight), 1.0)
-    ratio = np.where(varies, average(square, weight) / scale, square.any(0))
-    return score(1.0 - ratio, np.where(varies, ratio * spread - square, 0.0) / scale, weight)
-
-
-# ----------------------------------------------------------------------------------------- common functions
-
-
-def _concatenate(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-
-
-def _check_finite(scores: dict[str, Score]) -> dict[str, Score]:
-    for key, entry in scores.items():
-        if not math.isfinite(entry.value) or not math.isfinite(entry.error or 0.0):
-            raise DataError(
-                f"the score {key} is {entry.value}: y has values so far from all predictions that the score overflows; "
-                "check the units of y"
-            )
-    return scores
+# ------------------------------------------------------------------------------------------------------- files
 
 
 def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:

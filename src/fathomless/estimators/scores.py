@@ -6,6 +6,7 @@ in the score and in N.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,18 @@ import numpy.typing as npt
 from fathomless.posterior import metrics
 from fathomless.system.errors import DataError
 
-__all__ = ["Score", "as_counts", "auroc", "average", "mean", "reliability", "row_weights", "score"]
+__all__ = [
+    "Score",
+    "as_counts",
+    "auroc",
+    "average",
+    "check_finite",
+    "concatenate",
+    "mean",
+    "reliability",
+    "row_weights",
+    "score",
+]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -144,3 +156,19 @@ def _error(rows: Floats, weight: Floats | None) -> float | None:
         return None
     squared = np.square(rows - np.average(rows, weights=weight))
     return math.sqrt(float(weight @ squared) / (total - 1.0) / total)
+
+
+def concatenate(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Concatenate arrays of parts of the rows by their names."""
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def check_finite(scores: dict[str, Score]) -> dict[str, Score]:
+    """Return scores; raise :class:`DataError` if one is not finite."""
+    for key, entry in scores.items():
+        if not math.isfinite(entry.value) or not math.isfinite(entry.error or 0.0):
+            raise DataError(
+                f"the score {key} is {entry.value}: y has values so far from all predictions that the score overflows; "
+                "check the units of y"
+            )
+    return scores

@@ -45,15 +45,31 @@ _LEAST_SPREAD = 1e-3  # minimum scale of the constant prediction, in standard de
 
 @dataclass(frozen=True)
 class NumberPredictions:
-    """Summaries of continuous predictions from which the scores are computed, (N, T) unless noted."""
+    """Summaries of predictions of N rows from which the scores are computed.
+
+    Attributes
+    ----------
+    mean : ndarray, shape (N, T)
+        Predictive means.
+    log_density : ndarray, shape (N,)
+        Joint log density of the targets in nats, or log probability.
+    crps : ndarray, shape (N, T)
+        Continuous ranked probability score; NaN for censored rows.
+    pit : ndarray, shape (N, T)
+        Distribution function at the target; where it jumps, drawn uniformly between its values before and after.
+    low, high : ndarrays, shape (N, T)
+        Bounds of the central 90 % interval.
+    distance : ndarray, shape (N, T)
+        Distance of 1/2 from the probabilities at the target: central intervals of twice this level contain it.
+    """
 
     mean: Floats
-    log_density: Floats  # (N,)
+    log_density: Floats
     crps: Floats
-    pit: Floats  # F(y)
-    low: Floats  # ends of the 90 % interval
+    pit: Floats
+    low: Floats
     high: Floats
-    distance: Floats  # distance of 1/2 from the probabilities at y: central intervals of twice this level contain y
+    distance: Floats
 
 
 def summarize_numbers(

@@ -10,7 +10,6 @@ The likelihood has one factor for h and one for F. The networks of the fit are t
 atoms, and small networks (:class:`AtomNetworks`) on all rows.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fathomless.posterior.distributions import (
     ContinuousPredictive,
@@ -31,6 +30,7 @@ from fathomless.posterior.distributions import (
     to_double,
 )
 from fathomless.posterior.lattice import LatticePredictive, crps_of_points
+from fathomless.posterior.stacked_networks import FEATURE_LIMIT, StackedNetworks
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.draws import multinomial
 from fathomless.system.errors import DataError
@@ -39,13 +39,12 @@ from fathomless.system.torch_state import load_state
 __all__ = ["AtomNetworks", "HurdlePredictive", "read_atom_networks"]
 
 _HIDDEN = 32  # width of the hidden layers
-_FEATURE_LIMIT = 6.0  # standardised features are clipped, since networks extrapolate linearly
 _CLOSE = 1e-7, 1e-6  # largest distance from an atom that is rounding, relative to the atom and to the spread
 _LEAST = 1e-300  # least probability of other values in a quotient
 _KNOTS = (1e-4, 0.005, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 0.995, 1.0 - 1e-4)
 
 
-class AtomNetworks(nn.Module):
+class AtomNetworks(StackedNetworks):
     """K networks with two hidden layers, whose averaged outputs are the logits of A atoms and of other values.
 
     They start at constant probabilities: their last layer is zero.
@@ -63,31 +62,14 @@ class AtomNetworks(nn.Module):
     log_share: Tensor
 
     def __init__(self, networks: int, inputs: int, log_share: Tensor, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        weights, biases = [], []
-        sizes = (inputs, _HIDDEN, _HIDDEN, len(log_share))
-        for layer, (before, after) in enumerate(itertools.pairwise(sizes)):
-            weight = torch.zeros(networks, before, after, dtype=torch.float64, device="cpu")
-            bias = torch.zeros(networks, 1, after, dtype=torch.float64, device="cpu")
-            if generator is not None and layer < 2:
-                bound = math.sqrt(1.0 / max(before, 1))
-                for part in (weight, bias):
-                    part.uniform_(-bound, bound, generator=generator)
-            weights.append(nn.Parameter(weight))
-            biases.append(nn.Parameter(bias))
-        self.weights = nn.ParameterList(weights)
-        self.biases = nn.ParameterList(biases)
+        super().__init__((networks,), (inputs, _HIDDEN, _HIDDEN, len(log_share)), generator)
         self.register_buffer("log_share", log_share)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of all networks, shape (K, N, A + 1), for encoded features (N, D)."""
         # divided first, since ONNX files must not have two nodes that clip the same tensor
-        h: Tensor = _FEATURE_LIMIT * (x.to(self.log_share) / _FEATURE_LIMIT).clamp(-1.0, 1.0)
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = torch.matmul(h, weight) + bias
-            h = h if layer == last else h.relu()
-        logits: Tensor = self.log_share + h
+        h: Tensor = FEATURE_LIMIT * (x.to(self.log_share) / FEATURE_LIMIT).clamp(-1.0, 1.0)
+        logits: Tensor = self.log_share + self.outputs(h)
         return logits
 
     def log_mass(self, x: Tensor, fold: Tensor | None = None) -> Tensor:

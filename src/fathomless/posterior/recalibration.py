@@ -22,7 +22,6 @@ and their laws have four more Gaussians with centres :math:`(y_j - m) / s` at th
 with its own scale and weight (:mod:`fathomless.posterior.neighbors`).
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from torch import Tensor, nn
 from fathomless.posterior.censoring import log_between
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.neighbors import FEATURES, PARTS, Neighborhoods, NeighborRows, describe, read_neighbors
+from fathomless.posterior.stacked_networks import FEATURE_LIMIT, StackedNetworks
 from fathomless.system.errors import DataError
 from fathomless.system.torch_state import load_state
 
@@ -50,7 +50,6 @@ __all__ = [
     "stack_targets",
 ]
 
-_FEATURE_LIMIT = 6.0  # standardised features are clipped, since networks extrapolate linearly
 _MEAN_LIMIT = 4.0  # predicted means, in standard deviations of the target
 _LEAST_SCALE = math.log(0.03)  # log of the smallest scale of a component of z
 _START_SPREAD = 0.05  # initial variance τ² of the log scale; it is between 0 and 1
@@ -139,7 +138,7 @@ class Parameters(NamedTuple):
         return torch.where(known, density, torch.logsumexp(self.log_weight + between, -1))
 
 
-class ResidualNetworks(nn.Module):
+class ResidualNetworks(StackedNetworks):
     """K networks with two hidden layers for each of T targets, which return parameters of laws of the residual.
 
     All networks start at the standard Gaussian, approximately: their last layer is zero.
@@ -157,21 +156,9 @@ class ResidualNetworks(nn.Module):
     def __init__(
         self, kind: LawKind, networks: int, targets: int, inputs: int, generator: torch.Generator | None = None
     ) -> None:
-        super().__init__()
-        self.kind = kind
         sizes = [kind.count_inputs(inputs), kind.hidden, kind.hidden, kind.outputs]
-        weights, biases = [], []
-        for layer, (before, after) in enumerate(itertools.pairwise(sizes)):
-            weight = torch.zeros(networks, targets, before, after, dtype=torch.float64, device="cpu")
-            bias = torch.zeros(networks, targets, 1, after, dtype=torch.float64, device="cpu")
-            if generator is not None and layer < 2:
-                bound = math.sqrt(1.0 / before)
-                for part in (weight, bias):
-                    part.uniform_(-bound, bound, generator=generator)
-            weights.append(nn.Parameter(weight))
-            biases.append(nn.Parameter(bias))
-        self.weights = nn.ParameterList(weights)
-        self.biases = nn.ParameterList(biases)
+        super().__init__((networks, targets), sizes, generator)
+        self.kind = kind
         self.log_factor = nn.Parameter(torch.zeros(targets, dtype=torch.float64, device="cpu"))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -182,11 +169,7 @@ class ResidualNetworks(nn.Module):
         features : Tensor, shape (K or 1, T, B, D + 1 or D + 13)
             Features of the rows, from :func:`make_features`; the last one is the predicted mean.
         """
-        h = features[..., -self.weights[0].shape[2] :]
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = torch.matmul(h, weight) + bias
-            h = h if layer == last else h.relu()
+        h = self.outputs(features[..., -self.weights[0].shape[2] :])
         if not self.kind.near:
             return h
         centres = features[..., :PARTS]
@@ -338,7 +321,7 @@ def make_features(
     The smallest scale is that of a uniform law on a cell of the lattice of the target.
     """
     targets = mean.shape[1]
-    clipped = x.double().cpu().clamp(-_FEATURE_LIMIT, _FEATURE_LIMIT)
+    clipped = x.double().cpu().clamp(-FEATURE_LIMIT, FEATURE_LIMIT)
     centre = mean.clamp(-_MEAN_LIMIT, _MEAN_LIMIT).T[..., None]  # (T, N, 1)
     features = torch.cat([clipped.expand(targets, *clipped.shape), centre], -1)
     if near is not None:

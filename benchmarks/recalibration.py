@@ -1,7 +1,7 @@
 """Gain of the recalibration: scores of the same fit with and without the laws of the standardised residual.
 
 Made tables have noise of one scale, of a scale that depends on a column, skewed, two-moded, heavy-tailed, counted and
-zero-inflated targets. The oracle is the log density of the law that made the table. With zeros, log densities are log
+zero-inflated targets. A fit with a logarithm of the target is compared with one without recalibration. The oracle is the log density of the law that made the table. With zeros, log densities are log
 probabilities at zero; the fit before has no hurdle, and its density gets the share of zeros of the training rows.
 Published splits of real tables are read from the folder of the environment variable FATHOMLESS_DATA. With --neighbors,
 a second fit with the option `neighbors` is scored too.
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,15 +103,17 @@ def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int, neighbors: bool =
         estimator = UnboundedDepthRegressor(random_state=seed, neighbors=neighbors).fit(X, y)
     seconds = time.perf_counter() - start
     after: Any = estimator.predict_dist(new_X)
-    if isinstance(after, HurdlePredictive):
+    transform = estimator.fit_diagnostics_.transform
+    if isinstance(after, HurdlePredictive) or (transform is not None and transform.used):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one_law = UnboundedDepthRegressor(random_state=seed, recalibrate=False).fit(X, y)
-        shares = [np.mean(~np.isin(y, after.atoms)), *(np.mean(y == atom) for atom in after.atoms)]
-        law = cast(ContinuousPredictive, one_law.predict_dist(new_X))
-        before: Any = HurdlePredictive.of(law, after.atoms, torch.tensor(shares, device="cpu").log())
+        before: Any = one_law.predict_dist(new_X)
+        if isinstance(after, HurdlePredictive):
+            shares = [np.mean(~np.isin(y, after.atoms)), *(np.mean(y == atom) for atom in after.atoms)]
+            before = HurdlePredictive.of(before, after.atoms, torch.tensor(shares, device="cpu").log())
     elif isinstance(after, LatticePredictive):
-        before = LatticePredictive.of(plain(after.base), after.step, after.offset)
+        before = LatticePredictive.of(plain(after.continuous), after.step, after.offset)
     else:
         before = plain(after)
     fits = estimator.fit_diagnostics_.recalibration

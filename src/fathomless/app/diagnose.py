@@ -543,7 +543,7 @@ def _noise_at_lower_bound(summary: FitSummary) -> Iterator[Finding]:
         return
     minimum = math.exp(parts[0].log_minimum)
     evaluation = evaluations[0]
-    noise = np.median(np.sqrt(evaluation.arrays["noise"]), axis=0) / np.array(target.scale)
+    noise = np.median(np.sqrt(evaluation.arrays["noise"]), axis=0) / np.array(target.spread)
     low = [name for name, value in zip(evaluation.targets, noise, strict=True) if value < 3.0 * minimum]
     if low:
         yield Finding(

@@ -27,6 +27,7 @@ from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.predictive import concatenate
+from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.rng import fold_in
 
 __all__ = ["PEERS", "CrossFittedPeer", "Peer", "round_law"]
@@ -73,6 +74,8 @@ class Peer:
         self.schema_ = schema or fit_schema(X, missing="impute", unseen="ignore")
         x = encode(self.schema_, X)
         self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y, hurdle=True))
+        if isinstance(self.target_, TargetScale):
+            self.target_ = self.target_.without_transform(y)
         z = self.target_.encode(y)
         if isinstance(self.target_, ClassLabels):
             self._predict = self._fit_classes(x, z)
@@ -194,4 +197,6 @@ def round_law(p: NumberPredictive, target: TargetScale) -> NumberPredictive:
     if isinstance(p, HurdlePredictive):
         return replace(p, base=round_law(p.base, target))
     (lattice,) = target.lattice
-    return LatticePredictive.of(p, lattice.step, lattice.offset) if isinstance(p, ContinuousPredictive) else p
+    if not isinstance(p, ContinuousPredictive | TransformedPredictive):
+        return p
+    return LatticePredictive.of(p, lattice.step, lattice.offset)

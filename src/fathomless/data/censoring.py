@@ -163,7 +163,7 @@ def encode_bounds(target: TargetScale, bounds: Floats) -> Floats:
     An interval that is shorter than 1e-6 scales is replaced by its middle, a known target.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        z: Floats = (bounds - target.mean[0]) / target.scale[0]
+        z = target.standardise(bounds)
         short = (z[:, 1] - z[:, 0] < _SHORT) & ~is_known(bounds)
     z[short] = z[short].mean(1, keepdims=True)
     check_encoded("y", np.where(np.isinf(bounds), 0.0, z).ravel())

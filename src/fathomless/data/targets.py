@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fathomless.data.cells import get_column_names
 from fathomless.data.frames import check_weight, ordered_categories, read_labels, read_target, read_vector
@@ -28,6 +29,7 @@ from fathomless.data.schema import (
     some,
 )
 from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.transforms import LogTransform
 
 __all__ = [
     "ClassLabels",
@@ -42,6 +44,7 @@ __all__ = [
     "rank_labels",
 ]
 
+_ROUNDING = 1e-13  # relative rounding error of a transform
 _LARGEST = 1e150  # its square is still far below the largest float64
 _MANY = 20  # number of classes above which two rows per class are required on average
 _WITH_COMMA = re.compile(r"[-+]?\d*,\d+")
@@ -246,12 +249,13 @@ class LabelTally:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Mean and scale of a numeric target: z = (y - mean) / scale.
+    """Mean and scale of a numeric target: z = (y - mean) / scale, or (T(y) - mean) / scale with a transform T.
 
     Attributes
     ----------
     mean, scale : tuple of float, length K
-        Weighted mean and population standard deviation of each output; the scale of a constant is 1.
+        Weighted mean and population standard deviation of each output, or of its transform; the scale of a constant
+        is 1.
     ndim : int
         1 if the target was a vector (then K = 1), 2 if it was a matrix.
     lattice : tuple of Lattice, length K
@@ -263,6 +267,12 @@ class TargetScale:
     hurdle : tuple of float
         Atoms of a single output that are predicted apart from its other values. Mean and scale are then those of the
         other values.
+    transform : LogTransform, optional
+        Transform T of a single output.
+    log_slope : float
+        Weighted mean of log T'(y) over the rows of the validation score; 0 without a transform.
+    cells : bool
+        True if z is a cell of the lattice, given by its two bounds; only with a transform.
     """
 
     mean: tuple[float, ...]
@@ -271,35 +281,89 @@ class TargetScale:
     lattice: tuple[Lattice, ...] = field(default=(), compare=False)
     atoms: tuple[tuple[float, ...], ...] = field(default=(), compare=False)
     hurdle: tuple[float, ...] = ()
+    transform: LogTransform | None = None
+    log_slope: float = 0.0
+    cells: bool = False
 
     @property
     def steps(self) -> tuple[float, ...]:
-        """Step of the lattice of each output in units of z, length K; 0 without a lattice."""
+        """Step of the lattice of each output in units of z, length K; 0 without a lattice.
+
+        With a transform, it is the step times the geometric mean of the slope of z; and 0 if z is a cell.
+        """
+        if self.cells:
+            return (0.0,) * len(self.scale)
         lattices = self.lattice or (NO_LATTICE,) * len(self.scale)
-        return tuple(lattice.step / scale for lattice, scale in zip(lattices, self.scale, strict=True))
+        return tuple(lattice.step / spread for lattice, spread in zip(lattices, self.spread, strict=True))
+
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """Unit of z in units of each output, length K: the scale, divided by the geometric mean of the slope of T."""
+        return tuple(scale * math.exp(-self.log_slope) for scale in self.scale)
 
     @property
     def log_unit(self) -> float:
-        """Log of the unit of z: the log density of y is that of z minus this."""
-        return float(np.log(self.scale).sum())
+        """Log of the unit of z: the log density of y is that of z minus this, on average over the training rows."""
+        return float(np.log(self.scale).sum()) - self.log_slope
 
     def encode(self, y: Any) -> Floats:
-        """Center and scale a target; (N,) or (N, K) becomes (N, K)."""
+        """Center and scale a target; (N,) or (N, K) becomes (N, K), or (N, 2) with cells."""
         values = read_target(y)
         matrix = values.reshape(len(values), -1)  # (N, K)
         if matrix.shape[1] != len(self.mean):
             raise DataError(f"y has {matrix.shape[1]} outputs; the training data had {len(self.mean)}")
-        with np.errstate(over="ignore"):
-            z = (matrix - np.array(self.mean)) / np.array(self.scale)
+        z = self._bound_cells(matrix) if self.cells else self.standardise(matrix)
         for k in range(z.shape[1]):
             check_encoded(f"y, output {k}", z[:, k])
-        return cast(Floats, z)
+        return z
+
+    def _bound_cells(self, y: npt.NDArray[Any]) -> Floats:
+        """Standardise the bounds of the cells around the values of a single output, (N, 2)."""
+        half = 0.5 * self.lattice[0].step
+        return np.column_stack([self.standardise(y - half), self.standardise(y + half)])
+
+    def standardise(self, y: npt.NDArray[Any]) -> Floats:
+        """Transform, center and scale values, (..., K), without checks."""
+        if self.transform is not None:
+            y = self.transform.transform(torch.tensor(y, dtype=torch.float64, device="cpu")).numpy()
+        with np.errstate(over="ignore"):
+            return cast(Floats, (y - np.array(self.mean)) / np.array(self.scale))
+
+    def with_transform(
+        self, transform: LogTransform, y: Floats, weight: Floats | None = None, *, cells: bool = False
+    ) -> "TargetScale":
+        """Return the scale of the transform of a single output, given its values without atoms, (N,).
+
+        With `cells`, encoded values are the bounds of their cells of the lattice.
+        """
+        values = torch.tensor(y, dtype=torch.float64, device="cpu")
+        mean, scale = compute_moments(transform.transform(values).numpy(), weight)
+        known = replace(self, mean=(mean,), scale=(scale,), transform=transform, cells=cells)
+        return known.with_slope(y, weight)
+
+    def without_transform(self, y: Any) -> "TargetScale":
+        """Return the scale of a single output without its transform, given values of the output, (N,)."""
+        if self.transform is None:
+            return self
+        values = read_target(y).reshape(-1)
+        others = values[~np.isin(values, self.hurdle)]
+        mean, scale = compute_moments(others if len(others) else values, None)
+        return replace(self, mean=(mean,), scale=(scale,), transform=None, log_slope=0.0, cells=False)
+
+    def with_slope(self, y: Floats, weight: Floats | None = None) -> "TargetScale":
+        """Return the scale with the mean log slope of the transform at these values, (N,)."""
+        assert self.transform is not None
+        slopes = self.transform.log_slope(torch.tensor(y, dtype=torch.float64, device="cpu")).numpy()
+        return replace(self, log_slope=float(np.average(slopes, weights=weight)))
 
     def number_atoms(self, z: Floats) -> npt.NDArray[np.int64]:
         """Return the number 1, 2, ... of the atom of each encoded target (N, K), and 0 for other values, (N,)."""
         number = np.zeros(len(z), dtype=np.int64)
         for j, atom in enumerate(self.hurdle, start=1):
-            number[z[:, 0] == (atom - self.mean[0]) / self.scale[0]] = j
+            of_atom = (self._bound_cells if self.cells else self.standardise)(np.array([[atom]]))[0, 0]
+            # the last bits of a transform may depend on the number of values
+            rounding = 0.0 if self.transform is None else _ROUNDING * (1.0 + abs(of_atom))
+            number[np.abs(z[:, 0] - of_atom) <= rounding] = j
         return number
 
     def decode(self, z: npt.NDArray[Any]) -> Floats:
@@ -307,8 +371,17 @@ class TargetScale:
         z = np.asarray(z, dtype=np.float64)
         if z.ndim == 0 or z.shape[-1] != len(self.mean):
             raise DataError(f"z has shape {z.shape}; its last axis must have length {len(self.mean)}")
+        y = self._restore(z)
+        return y[..., 0] if self.ndim == 1 else y
+
+    def _restore(self, z: npt.NDArray[Any]) -> Floats:
+        """Invert :meth:`standardise`."""
         y = z * np.array(self.scale) + np.array(self.mean)
-        return cast(Floats, y[..., 0] if self.ndim == 1 else y)
+        return y if self.transform is None else self.transform.invert(torch.tensor(y, device="cpu")).numpy()
+
+    def locate_points(self, z: Floats) -> Floats:
+        """Return the standardised points of the lattice in the middle of cells, (N, 2) to (N, 1)."""
+        return self.standardise(self._restore(z).mean(1, keepdims=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal scale."""
@@ -319,12 +392,15 @@ class TargetScale:
             plain["atoms"] = [list(values) for values in self.atoms]
         if self.hurdle:
             plain["hurdle"] = list(self.hurdle)
+        if self.transform is not None:
+            plain["transform"] = [*vars(self.transform).values(), self.log_slope, float(self.cells)]
         return plain
 
     @staticmethod
     def from_json(obj: Any) -> "TargetScale":
         """Rebuild a scale; raise :class:`DataError` for anything that :meth:`to_json` does not write."""
-        optional = {key: list for key in ("lattice", "atoms", "hurdle") if isinstance(obj, dict) and key in obj}
+        names = ("lattice", "atoms", "hurdle", "transform")
+        optional = {key: list for key in names if isinstance(obj, dict) and key in obj}
         check_fields(obj, {"mean": list, "scale": list, "ndim": int, **optional}, "a target scale")
         mean, scale, ndim = obj["mean"], obj["scale"], obj["ndim"]
         numbers = all(type(v) is float and math.isfinite(v) for v in mean + scale)
@@ -342,7 +418,20 @@ class TargetScale:
         if not _are_lists([hurdle], 1) or (hurdle and len(mean) != 1) or sorted(set(hurdle)) != hurdle:
             raise DataError(f"the saved target scale was altered: the atoms {hurdle} are not ascending numbers")
         lattices = tuple(Lattice(*pair) for pair in lattice)
-        return TargetScale(tuple(mean), tuple(scale), ndim, lattices, tuple(map(tuple, atoms)), tuple(hurdle))
+        scale_of_y = TargetScale(tuple(mean), tuple(scale), ndim, lattices, tuple(map(tuple, atoms)), tuple(hurdle))
+        return _read_transform(scale_of_y, obj["transform"]) if "transform" in obj else scale_of_y
+
+
+def _read_transform(scale: TargetScale, values: list[Any]) -> TargetScale:
+    """Return a scale with its transform from JSON: the parameters, the mean log slope, and 1 for cells."""
+    valid = _are_lists([values], 1) and len(values) == 6 and len(scale.mean) == 1
+    if valid:
+        _, unit, sign, limit, _, cells = values
+        on_lattice = bool(scale.lattice) and scale.lattice[0].step > 0.0
+        valid = unit > 0.0 and limit > 0.0 and abs(sign) == 1.0 and (cells == 0.0 or (cells == 1.0 and on_lattice))
+    if not valid:
+        raise DataError(f"the saved target scale was altered: {values} is not a transform of its target")
+    return replace(scale, transform=LogTransform(*values[:4]), log_slope=values[4], cells=bool(values[5]))
 
 
 def _are_lists(values: list[Any], count: int) -> bool:

@@ -60,6 +60,7 @@ from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.renamed import check_methods, old_names, rename_options, warn_renamed
 from fathomless.estimators.strategies import Strategy
+from fathomless.estimators.transforms import try_transform
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
 from fathomless.inference.runs.run import Fitted, add_prefix
@@ -247,12 +248,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _strategy(self, prepared: Prepared) -> Strategy:
         """Return the inference strategy for the options."""
 
-    def _infer(self, prepared: Prepared) -> Fitted:
+    def _infer(self, prepared: Prepared, session: Session | None = None) -> Fitted:
         """Compute the posterior with the strategy, recalibrate it, and add the atoms of the target."""
         problem = self._problem()
         check_neighbors(problem.task)
         others = leave_out_atoms(prepared)
-        fitted = self._strategy(others).infer(problem, others, self._session())
+        fitted = self._strategy(others).infer(problem, others, session or self._session())
         return add_atoms(recalibrate(fitted, others, problem), prepared)
 
     def _problem(self) -> Problem:
@@ -275,12 +276,23 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     # ---- preparation
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None, censored: Any = None) -> Prepared:
-        """Encode and split a table; set only the names of the columns and the folds of a splitter."""
+    def _prepare(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any = None,
+        censored: Any = None,
+        before: tuple[Schema, Target] | None = None,
+    ) -> Prepared:
+        """Encode and split a table; set only the names of the columns and the folds of a splitter.
+
+        By default, encodings are fitted to the table, or those of the fitted network.
+        """
         self._check_options()
         task = self._task()
         seed = self._seed()
-        before = self._encodings()
+        before = before or self._encodings()
         dtype = self.model_.dtype if self._is_continued() else None
         self._require_target(y)
         if censored is not None and isinstance(task, NumberTask):
@@ -295,8 +307,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self._split_by = self.cv, None if fold is None else fold[: len(fold) // plan.copies]
         return prepared
 
-    def _refuse_censored(self) -> None:
-        """Raise an error if the inference does not support censored targets."""
+    def _list_uncensored(self) -> list[str]:
+        """Return the options that do not support censored targets."""
         weights = self._current_options().get("weights")
         refused = {
             f"weights={weights!r}": weights is not None and self._choice("weights") == "hmc",
@@ -304,8 +316,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "neighbors=True": bool(self._current_options().get("neighbors", False)),
             type(self).__name__: not self.allows_censored,
         }
-        given = [name for name, is_refused in refused.items() if is_refused]
-        if given:
+        return [name for name, is_refused in refused.items() if is_refused]
+
+    def _refuse_censored(self) -> None:
+        """Raise an error if the inference does not support censored targets."""
+        if given := self._list_uncensored():
             raise DataError(
                 f"censored was given with {given[0]}, which does not support censored targets; use weights='map', "
                 "last_layer='point' and neighbors=False, or an estimator that is trained by gradients, such as "
@@ -397,8 +412,16 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     # ---- fitting
 
-    def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
-        """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged."""
+    def _fit(
+        self,
+        prepare: Callable[[], Prepared],
+        infer: Callable[[Prepared], Fitted] | None = None,
+        prepare_again: Callable[[tuple[Schema, Target]], Prepared] | None = None,
+    ) -> Self:
+        """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged.
+
+        A transform of the target is tried if the table can be prepared again, with other encodings.
+        """
         with (
             enable_gradients(),
             _restored_on_error(self),
@@ -407,11 +430,27 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         ):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
+            if prepare_again is not None and not self._is_continued():
+                prepared, fitted = self._try_transform(prepared, fitted, prepare_again)
             self._store(prepared, fitted)
         # after the state is stored: if warnings are errors, the estimator is fitted nevertheless
         for text in fitted.warnings:
             warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
+
+    def _try_transform(
+        self, prepared: Prepared, fitted: Fitted, prepare_again: Callable[[tuple[Schema, Target]], Prepared]
+    ) -> tuple[Prepared, Fitted]:
+        """Fit a transformed target too, if the rows suggest it, and return the better table and fit."""
+        refused = self._list_uncensored()
+        if set(refused) - {"neighbors=True"}:  # chains, and heads whose predictions are not Gaussian
+            return prepared, fitted
+
+        def fit_again(target: TargetScale) -> tuple[Prepared, Fitted]:
+            table = prepare_again((prepared.schema, target))
+            return table, self._infer(table, self._session().subsession("transformed"))
+
+        return try_transform(prepared, fitted, self._task(), fit_again, bounds=not refused)
 
     def _session(self) -> Session:
         """Return the callbacks, checkpoint and display of a fit."""

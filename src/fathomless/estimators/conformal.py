@@ -1,11 +1,15 @@
 """Conformal scores of a fit: errors of the rows under the networks that were not trained on them."""
 
+from dataclasses import replace
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fathomless.data.categories import category_columns, read_categories
 from fathomless.data.rows import Rows
+from fathomless.data.targets import TargetScale
 from fathomless.estimators.encoding import NumberTask, Task
 from fathomless.estimators.preparation import Prepared
 from fathomless.inference.runs.run import Fitted
@@ -39,7 +43,10 @@ def score_rows(prepared: Prepared, fitted: Fitted, task: Task, draws: int) -> Co
     draws : int
         Number of weight draws of each network, for sampled weights.
     """
-    if not isinstance(task, NumberTask) or task.density or prepared.censored:
+    target = prepared.target
+    if not isinstance(task, NumberTask) or task.density:
+        return None
+    if prepared.censored and not cast(TargetScale, target).cells:
         return None
     rows, units = _list_units(prepared, fitted)
     if rows is None or not units:
@@ -48,6 +55,9 @@ def score_rows(prepared: Prepared, fitted: Fitted, task: Task, draws: int) -> Co
     times = np.bincount(index, minlength=len(rows))
     mass = prepared.mass if prepared.mass is not None else rows.weight
     weight = np.ones(len(rows)) if mass is None else mass.double().cpu().numpy()
+    if cast(TargetScale, target).cells:
+        points = cast(TargetScale, target).locate_points(rows.y.double().cpu().numpy())
+        rows = replace(rows, y=torch.from_numpy(points).to(rows.y))
     parts = [_score_unit(fitted, numbers, rows, of_unit, draws) for numbers, of_unit in units]
     return ConformalScores(
         score=np.concatenate(parts),

@@ -301,7 +301,10 @@ class NumberTask(_Rows):
         """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the scale of the target."""
         scale = cast(TargetScale, target)
         units: dict[str, Any] = {"shift": scale.mean, "scale": scale.scale, "squeeze": scale.ndim == 1}
-        if not self.density and len(scale.lattice) == 1 and scale.lattice[0].step:
+        if scale.transform is not None:
+            units["transform"] = scale.transform
+        is_on_lattice = not self.density and len(scale.lattice) == 1 and scale.lattice[0].step > 0.0
+        if is_on_lattice and (scale.transform is None or scale.cells):
             units["lattice"] = (scale.lattice[0].step, scale.lattice[0].offset)
         return units
 

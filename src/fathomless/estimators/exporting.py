@@ -32,10 +32,12 @@ from fathomless.posterior import student
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
+from fathomless.posterior.transformed import match_moments
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 from fathomless.system.tracing import trace
+from fathomless.system.transforms import LogTransform
 from fathomless.system.version import __version__
 
 __all__ = ["Exported", "build_module", "describe", "export"]
@@ -107,12 +109,13 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
             laws = _recalibrate(laws[0], encoded.to(model.dtype), recalibration)
         shift, scale = (torch.as_tensor(units[name]).double() for name in ("shift", "scale"))
         laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
+        transform = units.get("transform")
         if hurdle is None:
-            summary = _summarize(laws, probabilities, table)
+            summary = _summarize(laws, probabilities, table, transform)
         else:
             mass = hurdle.log_mass(encoded.to(model.dtype)).exp()[..., None]  # (A + 1, N, 1)
             summary = _summarize_with_atoms(
-                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table
+                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table, transform
             )
         return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
 
@@ -288,11 +291,22 @@ def _moments(laws: Sequence[Law]) -> tuple[Tensor, Tensor]:
     return mean, torch.stack(parts).sum(0)
 
 
-def _summarize(laws: Sequence[Law], levels: Sequence[float], table: "_StudentTable | None") -> dict[str, Tensor]:
-    """Return mean and variance, (N, T), and quantiles, (N, T, L), of a mixture."""
-    mean, variance = _moments(laws)
+def _summarize(
+    laws: Sequence[Law], levels: Sequence[float], table: "_StudentTable | None", transform: LogTransform | None
+) -> dict[str, Tensor]:
+    """Return mean and variance, (N, T), and quantiles, (N, T, L), of a mixture, or of a law with a transform."""
+    mean, variance = _moments(_in_units(laws, transform))
     p = torch.tensor(levels, dtype=torch.float64)[:, None, None]
-    return {"mean": mean, "variance": variance, "quantiles": _quantiles(laws, p, table).movedim(0, -1)}
+    quantiles = _quantiles(laws, p, table)
+    quantiles = quantiles if transform is None else transform.invert(quantiles)
+    return {"mean": mean, "variance": variance, "quantiles": quantiles.movedim(0, -1)}
+
+
+def _in_units(laws: Sequence[Law], transform: LogTransform | None) -> Sequence[Law]:
+    """Return laws of the target with the same moments as those of its transform."""
+    if transform is None:
+        return laws
+    return [(weight, match_moments(component, transform)) for weight, component in laws]
 
 
 def _summarize_with_atoms(
@@ -301,12 +315,13 @@ def _summarize_with_atoms(
     atoms: Sequence[float],
     levels: Sequence[float],
     table: "_StudentTable | None",
+    transform: LogTransform | None,
 ) -> dict[str, Tensor]:
     """Return the summary of a law with atoms; see :mod:`fathomless.posterior.hurdle`.
 
     `mass`, (A + 1, N, 1), has the probabilities of other values and of each atom.
     """
-    other_mean, other_variance = _moments(laws)
+    other_mean, other_variance = _moments(_in_units(laws, transform))
     other, *each = mass.unbind(0)
     mean = other * other_mean + sum(p * a for p, a in zip(each, atoms, strict=True))
     variance = other * (other_variance + (other_mean - mean).square())
@@ -319,12 +334,15 @@ def _summarize_with_atoms(
     counted = torch.zeros(shape).double()  # probability of the atoms below the quantile
     for probability, atom in zip(each, atoms, strict=True):
         passed = passed + probability
-        is_below = passed + other * below(torch.full((1, *mean.shape), atom).double())[0] < p
+        place = torch.full((1, *mean.shape), atom).double()
+        place = place if transform is None else transform.transform(place)
+        is_below = passed + other * below(place)[0] < p
         low = torch.where(is_below, atom, low)
         high = torch.where(is_below | (high < math.inf), high, atom)
         counted = torch.where(is_below, counted + probability, counted)
     level = ((p - counted) / other.clamp_min(1e-300)).clamp(_FAR, 1.0 - _FAR)
     quantiles = _quantiles(laws, level, table)
+    quantiles = quantiles if transform is None else transform.invert(quantiles)
     # the ONNX exporter cannot merge minimum and maximum with those at the end of the quantiles
     quantiles = torch.where(quantiles < low, low, torch.where(quantiles > high, high, quantiles))
     return {"mean": mean, "variance": variance, "quantiles": quantiles.movedim(0, -1)}
@@ -511,7 +529,7 @@ def _difference(estimator: PredictiveEstimator, rows: Any, outputs: dict[str, An
     dist = cast(Any, estimator.predict_dist(rows))
     if "probabilities" in outputs:
         return float(np.abs(dist.probs.numpy() - outputs["probabilities"]).max())
-    unit = np.asarray(estimator._task().units(estimator.target_)["scale"]).reshape(-1)
+    unit = np.asarray(cast(TargetScale, estimator.target_).spread)
     mean = np.abs(dist.mean.numpy() - outputs["mean"]).reshape(_CHECKED, -1) / unit
     std = np.abs(dist.std.numpy() - np.sqrt(outputs["variance"])).reshape(_CHECKED, -1) / unit
     return float(max(mean.max(), std.max()))

@@ -1,5 +1,6 @@
 """Summaries and scores of predictions of numbers, and of a constant prediction for comparison."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
 from fathomless.posterior.pool import Pool
 from fathomless.posterior.tabulated import tabulate
+from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError
 
@@ -78,7 +80,7 @@ def summarize_numbers(
     """Summarize predictions of rows with targets (N, T), or with bounds (N, 2) if they are `censored`."""
     if censored:
         return _predict_bounds(p, y, generator)
-    if isinstance(p, LatticePredictive | HurdlePredictive):
+    if isinstance(p, LatticePredictive | HurdlePredictive | TransformedPredictive):
         return _predict_points(p, y, generator)
     assert isinstance(p, ContinuousPredictive)
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
@@ -106,31 +108,25 @@ def _predict_bounds(p: NumberPredictive, bounds: Floats, generator: torch.Genera
     if len(rest):
         if isinstance(p, HurdlePredictive):
             raise DataError("censored targets were given for a fit with atoms; fit it with censored targets, too")
-        law = p.take(rest).continuous.mixture
-        low, high = (torch.tensor(bound)[:, None] for bound in bounds[rest].T)
+        law = p.take(rest)
+        law = law.base if isinstance(law, LatticePredictive) else law
+        assert isinstance(law, ContinuousPredictive | TransformedPredictive)
+        low, high = (torch.tensor(bound).reshape(law.shape) for bound in bounds[rest].T)
         below, up_to = law.cdf(low), law.cdf(high)
         pit = (below + uniform(below, generator) * (up_to - below)).numpy()
-        log_p = log_probability(law, low, high, law.log_prob)[:, 0].numpy()
-        parts.append(
-            NumberPredictions(
-                law.mean.numpy(),
-                log_p,
-                np.full(pit.shape, np.nan),
-                pit,
-                law.icdf(0.05).numpy(),
-                law.icdf(0.95).numpy(),
-                np.abs(pit - 0.5),
-            )
-        )
+        log_p = log_probability(law, low, high, law.logpdf).reshape(-1).numpy()
+        shown = (law.mean, torch.full_like(below, math.nan), torch.tensor(pit), law.icdf(0.05), law.icdf(0.95))
+        mean_, crps, drawn, lowest, highest = (part.numpy().reshape(-1, 1) for part in shown)
+        parts.append(NumberPredictions(mean_, log_p, crps, drawn, lowest, highest, np.abs(drawn - 0.5)))
     order = np.argsort(np.concatenate([exact, rest]))
     merged = concatenate([vars(part) for part in parts])
     return NumberPredictions(**{key: values[order] for key, values in merged.items()})
 
 
 def _predict_points(
-    p: LatticePredictive | HurdlePredictive, y: Floats, generator: torch.Generator
+    p: LatticePredictive | HurdlePredictive | TransformedPredictive, y: Floats, generator: torch.Generator
 ) -> NumberPredictions:
-    """Return the summaries of a distribution with probabilities of single values."""
+    """Return the summaries of a distribution of a single target that is not a mixture."""
     truth = round_targets(p, torch.tensor(y).reshape(p.shape))
     below, up_to = p.cdf_before(truth), p.cdf(truth)
     pit = below + uniform(below, generator) * (up_to - below)
@@ -178,7 +174,7 @@ def constant_prediction(
         rows, of_rows = y[others], None if weight is None else weight[others]
     centre = average(rows, of_rows)
     deviation = rows.std(0) if of_rows is None else np.sqrt(average(np.square(rows - centre), of_rows))
-    scale = np.maximum(deviation, _LEAST_SPREAD * np.array(known.scale))  # a constant target has deviation zero
+    scale = np.maximum(deviation, _LEAST_SPREAD * np.array(known.spread))  # a constant target has deviation zero
     mean, std = np.broadcast_to(centre, y.shape), np.broadcast_to(scale, y.shape)
     normal = Normal(torch.tensor(mean), torch.tensor(std))
     if on_lattice or atoms:
@@ -204,7 +200,7 @@ def constant_law(
     """Summarize the normal distribution of maximum likelihood for censored rows."""
     law = fit_bounds(bounds, weight)
     shape = (1, len(bounds), 1)
-    scale = max(law.scale[0], _LEAST_SPREAD * known.scale[0])
+    scale = max(law.scale[0], _LEAST_SPREAD * known.spread[0])
     loc, spread = (torch.full(shape, value, dtype=torch.float64, device="cpu") for value in (law.mean[0], scale))
     one = torch.zeros(1, dtype=torch.float64, device="cpu")
     return _predict_bounds(ContinuousPredictive(one, one.long(), Normal(loc, spread)), bounds, generator)

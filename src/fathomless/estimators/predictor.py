@@ -24,12 +24,11 @@ from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import rename_saved
 from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.conformal import ConformalScores, interval_bounds, unit_moments
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive
+from fathomless.posterior.distributions import ClassPredictive, NumberPredictive
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_atom_networks
 from fathomless.posterior.indicators import IndicatorPredictive
-from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
@@ -179,13 +178,13 @@ class Predictor:
                 if networks_of is not None:
                     draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
                 chunk: AnyPredictive = predictive(draws, likelihood, **units)
-                if isinstance(chunk, ContinuousPredictive | LatticePredictive):
+                if isinstance(chunk, NumberPredictive):
                     of_row = None if fold is None else np.asarray(fold)[0, start : start + PREDICTED_AT_ONCE]
                     chunk = self._complete(chunk, x, units, of_row)
             yield chunk
 
     def _complete(
-        self, prediction: ContinuousPredictive | LatticePredictive, x: Tensor, units: Mapping[str, Any], fold: Any
+        self, prediction: NumberPredictive, x: Tensor, units: Mapping[str, Any], fold: Any
     ) -> NumberPredictive:
         """Add the laws of the residual and the atoms of the target to a prediction of encoded rows (N, D).
 
@@ -233,6 +232,8 @@ class Predictor:
                 for start in range(0, max(1, len(X)), PREDICTED_AT_ONCE)
             ]
         both = np.concatenate(parts, 1)  # (2, N, T)
+        if self.target.transform is not None:
+            both = self.target.transform.invert(torch.from_numpy(both)).numpy()
         if self.target.ndim == 1:
             both = both[:, :, 0]
         return both[0], both[1]
@@ -554,12 +555,12 @@ def name_errors(name: str) -> Iterator[None]:
 
 
 def _recalibrate(
-    prediction: ContinuousPredictive | LatticePredictive,
+    prediction: NumberPredictive,
     x: Tensor,
     recalibration: Recalibration,
     units: Mapping[str, Any],
     fold: Tensor | None,
-) -> ContinuousPredictive | LatticePredictive:
+) -> NumberPredictive:
     """Add the laws of the standardised residual to a prediction; see :meth:`Predictor._complete`.
 
     `units` are those of :meth:`~fathomless.estimators.encoding.NumberTask.units`.
@@ -569,10 +570,7 @@ def _recalibrate(
     law = continuous.network_mixture
     laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, fold)
     laws = tuple(each.affine(shift, scale) for each in laws)
-    recalibrated = replace(continuous, share=recalibration.share, residual_laws=laws)
-    if isinstance(prediction, LatticePredictive):
-        return LatticePredictive.of(recalibrated, prediction.step, prediction.offset)
-    return recalibrated
+    return prediction.with_continuous(replace(continuous, share=recalibration.share, residual_laws=laws))
 
 
 def _select_networks(draws: Draws, numbers: Array) -> Draws:

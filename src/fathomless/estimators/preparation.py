@@ -121,7 +121,7 @@ class Prepared:
 
     @property
     def censored(self) -> bool:
-        """True if the targets are bounds of censored ones, with one target."""
+        """True if the targets are bounds, of censored ones or of cells, with one target."""
         return _are_bounds(self.target, tuple(self.train.first.y.shape))
 
     @property
@@ -369,7 +369,9 @@ def prepare(
 
 def _number_atoms(target: Target, rows: Encoded) -> Tensor | None:
     """Return the number of the atom of each arranged row, (N,), and 0 for other values; None without atoms."""
-    if not isinstance(target, TargetScale) or not target.hurdle or _are_bounds(target, rows.z.shape):
+    if not isinstance(target, TargetScale) or not target.hurdle:
+        return None
+    if _are_bounds(target, rows.z.shape) and not target.cells:
         return None
     return torch.from_numpy(target.number_atoms(rows.z))
 

@@ -291,7 +291,8 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         survival and the bounds of XGBoost. Functions of scikit-learn that split a table also split either form, as a
         parameter of the fit; they need a scorer for censored rows, since the error of a censored row is unknown.
         """
-        return self._fit(partial(self._prepare, X, y, sample_weight, groups, censored))
+        prepare = partial(self._prepare, X, y, sample_weight, groups, censored)
+        return self._fit(prepare, prepare_again=lambda encodings: prepare(before=encodings))
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the predictive mean, shape (N,) or (N, T), and optionally the standard deviation including noise."""

@@ -20,6 +20,7 @@ from fathomless.estimators.options import CrossFitOptions, VariationalOptions, o
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.strategies import SVI, CrossFit, SearchOptions, Then, TrainingPlan
+from fathomless.estimators.transforms import is_transformed
 from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.variational.batched import fit_batched
@@ -123,7 +124,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             self._svi(),
             search,
             by_bound=self._choice("structure_from") == "elbo",
-            free_noise=self._current_options().get("likelihood", "") == "auto",
+            free_noise=self._current_options().get("likelihood", "") == "auto" and not is_transformed(prepared.target),
             candidates=tuple(expand_candidates(self.candidates)),
             given={name: options[name] for name in search.unused if options[name] != defaults[name]},
         )

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import narwhals as nw
 import numpy as np
@@ -242,6 +242,10 @@ class NumberPredictive(Predictive):
     def continuous(self) -> "ContinuousPredictive":
         """Continuous law from which the prediction is made: the prediction itself, or a part of it."""
 
+    @abstractmethod
+    def with_continuous(self, continuous: "ContinuousPredictive") -> Self:
+        """Return the prediction that is made from another continuous law."""
+
     @property
     @abstractmethod
     def network_means(self) -> Tensor:
@@ -350,6 +354,10 @@ class ContinuousPredictive(NumberPredictive):
     def continuous(self) -> "ContinuousPredictive":
         """The prediction itself."""
         return self
+
+    def with_continuous(self, continuous: "ContinuousPredictive") -> Self:
+        """Return the other law."""
+        return cast(Self, continuous)
 
     @property
     def network_means(self) -> Tensor:

@@ -188,6 +188,32 @@ class HurdleFit(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransformFit(Record):
+    """Comparison of a target with its logarithm; see :class:`~fathomless.system.transforms.LogTransform`.
+
+    Attributes
+    ----------
+    threshold, unit, sign : float
+        Parameters of the transform.
+    expected, error : float
+        Gain in log-likelihood by Gaussian processes, in nats per row, and its standard error; see
+        :mod:`fathomless.inference.out_of_fold.transforms`.
+    gain : float
+        Gain of the fit to the transformed target on out-of-fold or held-out rows, in nats per row.
+    used : bool
+        True if the prediction is that of the transformed target.
+    """
+
+    threshold: float
+    unit: float
+    sign: float
+    expected: float
+    error: float
+    gain: float
+    used: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnostics(Record):
     """Diagnostics of a fit.
 
@@ -201,12 +227,15 @@ class Diagnostics(Record):
         Duplicate rows of the table, if there are any.
     resumed : tuple of mapping
         Versions of the packages in earlier parts of a resumed fit, if they differ from those at its end.
+    transform : TransformFit, optional
+        Comparison of the target with its logarithm, if a logarithm was tried.
     """
 
     hurdle: HurdleFit | None = field(default=None, metadata={"of": HurdleFit})
     recalibration: tuple[RecalibrationFit, ...] = field(default=(), metadata={"of": RecalibrationFit})
     repeats: EqualRows | None = field(default=None, metadata={"of": EqualRows})
     resumed: tuple[Mapping[str, str], ...] = ()
+    transform: TransformFit | None = field(default=None, metadata={"of": TransformFit})
 
 
 @dataclass(frozen=True, kw_only=True)

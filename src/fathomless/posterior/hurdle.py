@@ -127,7 +127,7 @@ class HurdlePredictive(NumberPredictive):
 
     Attributes
     ----------
-    base : ContinuousPredictive or LatticePredictive
+    base : ContinuousPredictive, TransformedPredictive or LatticePredictive
         Law of the other values, with one target.
     atoms : tuple of A float
         Atoms, ascending.
@@ -180,6 +180,10 @@ class HurdlePredictive(NumberPredictive):
     def continuous(self) -> ContinuousPredictive:
         """Law of other values, before rounding if they lie on a lattice."""
         return self.base.continuous
+
+    def with_continuous(self, continuous: ContinuousPredictive) -> Self:
+        """Return the prediction with another law of other values."""
+        return replace(self, base=self.base.with_continuous(continuous))
 
     @property
     def network_means(self) -> Tensor:

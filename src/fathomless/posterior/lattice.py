@@ -27,6 +27,7 @@ from fathomless.posterior.distributions import (
     match_type,
     to_double,
 )
+from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.errors import DataError
 
@@ -47,7 +48,7 @@ class LatticePredictive(NumberPredictive):
 
     Attributes
     ----------
-    base : ContinuousPredictive
+    base : ContinuousPredictive or TransformedPredictive
         Law of the target before rounding, with one target.
     step : float
         Distance of neighbouring points.
@@ -60,7 +61,7 @@ class LatticePredictive(NumberPredictive):
         If the law has several targets, or the step is not positive and finite.
     """
 
-    base: ContinuousPredictive
+    base: ContinuousPredictive | TransformedPredictive
     step: float
     offset: float = 0.0
 
@@ -74,7 +75,7 @@ class LatticePredictive(NumberPredictive):
             )
 
     @classmethod
-    def of(cls, base: ContinuousPredictive, step: float, offset: float = 0.0) -> Self:
+    def of(cls, base: ContinuousPredictive | TransformedPredictive, step: float, offset: float = 0.0) -> Self:
         """Return the law of a target that is rounded to a lattice."""
         return cls(base.log_weight, base.structure, base, step, offset, sampled=base.sampled, network=base.network)
 
@@ -90,8 +91,12 @@ class LatticePredictive(NumberPredictive):
 
     @property
     def continuous(self) -> ContinuousPredictive:
-        """Law of the target before rounding."""
-        return self.base
+        """Law of the target before rounding, or of its transform."""
+        return self.base.continuous
+
+    def with_continuous(self, continuous: ContinuousPredictive) -> Self:
+        """Return the prediction with another law before rounding."""
+        return replace(self, base=self.base.with_continuous(continuous))
 
     @property
     def network_means(self) -> Tensor:

@@ -21,6 +21,7 @@ from fathomless.posterior.distributions import (
     ClassPredictive,
     ContinuousPredictive,
     Labels,
+    NumberPredictive,
     Predictive,
     Values,
     to_double,
@@ -30,7 +31,9 @@ from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.mixtures import Classes, Component, Indicators
 from fathomless.posterior.model import Draws
+from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system.transforms import LogTransform
 
 __all__ = ["concatenate", "predictive"]
 
@@ -44,7 +47,8 @@ def predictive(
     labels: Sequence[object] | Labels | None = None,
     squeeze: bool = False,
     lattice: tuple[float, float] | None = None,
-) -> ContinuousPredictive | LatticePredictive | ClassPredictive | IndicatorPredictive:
+    transform: LogTransform | None = None,
+) -> NumberPredictive | ClassPredictive | IndicatorPredictive:
     """Compute the predictive distribution of drawn networks with a likelihood.
 
     Parameters
@@ -61,11 +65,13 @@ def predictive(
         Drop the axis of targets, for a single continuous target.
     lattice : (float, float), optional
         Step and offset of the lattice of a single target, in its units. The prediction is a law on the lattice if the
-        likelihood has cells.
+        likelihood has cells, or the target has a transform.
+    transform : LogTransform, optional
+        Transform of a single target; `shift` and `scale` are then units of the transformed target.
 
     Returns
     -------
-    ContinuousPredictive, LatticePredictive, ClassPredictive or IndicatorPredictive
+    ContinuousPredictive, TransformedPredictive, LatticePredictive, ClassPredictive or IndicatorPredictive
 
     Raises
     ------
@@ -108,8 +114,10 @@ def predictive(
                 raise DataError(f"squeeze was given for {targets} targets; allowed is 1: leave it out")
             shifts = _check_units("shift", shift, 0.0, targets)
             scales = _check_units("scale", scale, 1.0, targets)
-            p = ContinuousPredictive(log_weight, structure, component.affine(shifts, scales), squeeze, **layout)
-            return p if lattice is None or cell_of(likelihood) is None else LatticePredictive.of(p, *lattice)
+            law = ContinuousPredictive(log_weight, structure, component.affine(shifts, scales), squeeze, **layout)
+            p = law if transform is None else TransformedPredictive.of(law, transform)
+            on_lattice = lattice is not None and (transform is not None or cell_of(likelihood) is not None)
+            return LatticePredictive.of(p, *lattice) if lattice is not None and on_lattice else p
         case other:
             raise DataError(
                 f"components of {type(likelihood).__name__} returned {type(other).__name__}; allowed are Classes, "

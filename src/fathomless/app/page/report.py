@@ -368,8 +368,19 @@ def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
             "The target lies on a lattice. Intervals end at its points, and contain more rows than their level; the "
             "verdicts and the pictures take this into account."
         )
+    sentences += _describe_transform(page)
     sentences += _describe_recalibration(page)
     return {"text": " ".join(sentences), "groups": [*by_target(first, _coverage), *width_groups(first)]}
+
+
+def _describe_transform(page: Page) -> list[str]:
+    """Describe the comparison of the target with its logarithm."""
+    fit = page.estimator.fit_diagnostics_.transform
+    if fit is None:
+        return []
+    gain = f"{number(abs(fit.gain))} nats per row {'more' if fit.gain > 0.0 else 'less'}"
+    rest = "" if fit.used else ", so that it was not used"
+    return [f"A logarithm of the target was tried; it has a log-likelihood of out-of-fold rows of {gain}{rest}."]
 
 
 def _describe_recalibration(page: Page) -> list[str]:
@@ -548,6 +559,10 @@ def _targets(page: Page) -> list[str]:
         return [f"{join_words(names) or 'y'}: {len(target.labels)} classes, {labels}"]
     assert isinstance(target, TargetScale)  # runs have no other
     names = names if len(names) == len(target.mean) else [f"y{t + 1}" for t in range(len(target.mean))]
+    if (transform := target.transform) is not None:
+        distance = "y - {}" if transform.sign > 0.0 else "{} - y"
+        law = f"log(1 + ({distance.format(number(transform.threshold))}) / {number(transform.unit)})"
+        return [f"{names[0]}: networks describe its logarithm, {law}, as out-of-fold or held-out rows prefer it"]
     scales = zip(names, target.mean, target.scale, strict=True)
     return [f"{name}: mean {number(mean)}, standard deviation {number(scale)}" for name, mean, scale in scales]
 

@@ -1,0 +1,263 @@
+r"""Predictive distributions of a target that was transformed for the fit.
+
+Networks, noise and laws of the residual describe :math:`t = T(y)`, with an increasing transform T
+(:mod:`fathomless.system.transforms`). Probabilities and quantiles carry over, and densities have the factor
+:math:`T'(y)`:
+
+.. math:: F(y) = F_t(T(y)), \qquad p(y) = p_t(T(y))\, T'(y)
+
+**Moments** are those of y, not of t. Every component is a Gaussian of t, and the mean and variance of
+:math:`T^{-1}(t)` are computed by Gauss-Hermite quadrature. A logarithm makes moments sensitive to tails: the mean of
+:math:`e^t` can be dominated by values that no data support. In moments, values beyond a `limit` therefore count as the
+limit. Densities, probabilities, quantiles and samples have no limit.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fathomless.posterior.distributions import (
+    ContinuousPredictive,
+    NumberPredictive,
+    Predictive,
+    Values,
+    match_type,
+    to_double,
+)
+from fathomless.posterior.mixtures import Component, Mixture, Normal
+from fathomless.posterior.uncertainty import Uncertainty
+from fathomless.system.errors import DataError
+from fathomless.system.transforms import LogTransform
+
+__all__ = ["TransformedPredictive", "match_moments"]
+
+_nodes, _weights = np.polynomial.hermite_e.hermegauss(20)
+_NODES, _WEIGHTS = _nodes.tolist(), (_weights / _weights.sum()).tolist()
+_LEAST = 1e-300  # variance of a component
+
+
+def match_moments(component: Component, transform: LogTransform) -> Normal:
+    """Return Gaussians with the mean and variance of the target under each Gaussian of its transform.
+
+    Parameters
+    ----------
+    component : Normal
+        Gaussians of the transformed target.
+    transform : LogTransform
+        The transform, with the limit of values in moments.
+    """
+
+    def average(function: Callable[[Tensor], Tensor]) -> Tensor:  # node by node, to save memory
+        parts = zip(_NODES, _WEIGHTS, strict=True)
+        terms = (w * function(transform.invert_limited(component.loc + z * component.scale)) for z, w in parts)
+        total: Tensor = functools.reduce(torch.add, terms)
+        return total
+
+    mean = average(lambda value: value)
+    variance = average(lambda value: (value - mean).square())
+    return Normal(mean, (variance + _LEAST).sqrt())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TransformedPredictive(NumberPredictive):
+    """Predictive distribution of one target, given that of its transform.
+
+    Arguments and results have the shape (N,), or (N, 1) if the target was given as a column. Everything is float64 on
+    the CPU, in units of the target.
+
+    Attributes
+    ----------
+    base : ContinuousPredictive
+        Law of the transformed target, a mixture of Gaussians.
+    transform : LogTransform
+        Transform of the target.
+
+    Raises
+    ------
+    DataError
+        If the law has several targets, or is not a mixture of Gaussians.
+
+    Examples
+    --------
+    >>> one, zeros = torch.zeros(1, device="cpu"), torch.zeros(1, 3, 1, device="cpu")
+    >>> law = ContinuousPredictive(one, one.long(), Normal(zeros, zeros + 0.5), squeeze=True)
+    >>> p = TransformedPredictive.of(law, LogTransform(threshold=0.0, unit=1.0, limit=100.0))
+    >>> p.median
+    tensor([0., 0., 0.], dtype=torch.float64)
+    """
+
+    base: ContinuousPredictive
+    transform: LogTransform
+
+    def __post_init__(self) -> None:
+        if len(self.base.shape) == 2 and self.base.shape[1] != 1:
+            raise DataError(f"a law of a transformed target was given {self.base.shape[1]} targets; allowed is 1")
+        components = [self.base.component, *(law.component for law in self.base.residual_laws)]
+        other = [type(part).__name__ for part in components if not isinstance(part, Normal)]
+        if other:
+            raise DataError(f"a law of a transformed target was given {other[0]} components; allowed are Gaussians")
+
+    @classmethod
+    def of(cls, base: ContinuousPredictive, transform: LogTransform) -> Self:
+        """Return the law of the target, given that of its transform."""
+        return cls(base.log_weight, base.structure, base, transform, sampled=base.sampled, network=base.network)
+
+    @property
+    def discrete(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the targets of all rows, (N,) or (N, 1)."""
+        return self.base.shape
+
+    @property
+    def continuous(self) -> ContinuousPredictive:
+        """Law of the transformed target."""
+        return self.base
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the parameters of all components in bytes."""
+        return self.base.nbytes
+
+    @cached_property
+    def matched(self) -> ContinuousPredictive:
+        """The law with a Gaussian of the same mean and variance in place of the law of y in each component.
+
+        Moments of y, and the parts of its variance, are those of this law; its density is another one.
+        """
+        with torch.enable_grad():  # the result is cached, and a later caller may need gradients
+            laws = [
+                Mixture(law.log_weight, match_moments(law.component, self.transform)) for law in self.base.residual_laws
+            ]
+            component = match_moments(self.base.component, self.transform)
+            return replace(self.base, component=component, residual_laws=tuple(laws))
+
+    @property
+    def network_means(self) -> Tensor:
+        """Mean of the target under each drawn network, shape (S, N, 1)."""
+        return self.matched.network_means
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the target, with a limit on its values; see the module."""
+        return self.matched.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the target, with a limit on its values."""
+        return self.matched.variance
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the target, with a limit on its values."""
+        return self.matched.std
+
+    @property
+    def mc_error(self) -> Tensor:
+        """Monte Carlo error of the mean; see :attr:`ContinuousPredictive.mc_error`."""
+        return self.matched.mc_error
+
+    def cdf(self, y: Values) -> Tensor:
+        """Probability that the target is below y, which broadcasts to the rows."""
+        return self.base.cdf(self.transform.transform(to_double(y)))
+
+    def sf(self, y: Values) -> Tensor:
+        """Probability that the target is above y, accurate in the upper tail."""
+        return self.base.sf(self.transform.transform(to_double(y)))
+
+    def cdf_before(self, y: Values) -> Tensor:
+        """Probability that the target is below y, as :meth:`cdf`."""
+        return self.cdf(y)
+
+    def icdf(self, p: Values) -> Tensor:
+        """Quantile; p broadcasts to the rows."""
+        return self.transform.invert(self.base.icdf(p))
+
+    def isf(self, q: Values) -> Any:
+        """Value that the target exceeds with probability q, accurate for small q."""
+        return match_type(q, self.transform.invert(to_double(self.base.isf(q))))
+
+    def logpdf(self, y: Values) -> Any:
+        """Log density in nats; y broadcasts to the rows."""
+        values = to_double(y)
+        density = to_double(self.base.logpdf(self.transform.transform(values)))
+        return match_type(y, density + self.transform.log_slope(values))
+
+    def pdf(self, y: Values) -> Any:
+        """Density, in the inverse of the units of the target; see :meth:`logpdf`."""
+        return np.exp(self.logpdf(y)) if not isinstance(y, Tensor) else self.logpdf(y).exp()
+
+    def log_prob(self, y: Values) -> Tensor:
+        """Log density of each row's target in nats, shape (N,).
+
+        Raises
+        ------
+        DataError
+            If y does not have one value for each row.
+        """
+        return self.log_prob_and_error(self._require_shape(y, "row"))[0]
+
+    def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
+        """Return :meth:`log_prob` and its Monte Carlo error, both (N,), in nats."""
+        values = to_double(y)
+        log_p, error = self.base.log_prob_and_error(self.transform.transform(values))
+        return log_p + self.transform.log_slope(values).reshape(log_p.shape), error
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw from the joint law, shape (n, N) or (n, N, 1); the rows of a sample share one drawn network."""
+        return self.transform.invert(self.base.sample(n, generator))
+
+    def crps(self, y: Values) -> Tensor:
+        """Continuous ranked probability score of each row's target, with the shape of the rows, in units of y.
+
+        It is computed by quadrature (:func:`fathomless.posterior.metrics.crps_law`).
+        """
+        from fathomless.posterior import metrics  # imports SciPy, which predictions do not need
+
+        return torch.as_tensor(metrics.crps_law(to_double(y).reshape(self.shape), self), device="cpu")
+
+    def uncertainty(self) -> Uncertainty:
+        """Split the variance of y; see :meth:`ContinuousPredictive.uncertainty`."""
+        return self.matched.uncertainty()
+
+    def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
+        """Return summaries of the distribution as columns; see :meth:`ContinuousPredictive.columns`."""
+        columns = self.matched.columns(targets, levels)
+        prefix = "" if self.squeeze else f"{(list(targets) or ['y0'])[0]}_"
+        for level in levels:
+            for name, bound in zip(("lower", "upper"), self.interval(level), strict=True):
+                columns[f"{prefix}{name}_{100 * level:.12g}"] = bound.detach().reshape(len(self)).numpy()
+        return columns
+
+    def concatenate(self, others: Sequence[Predictive]) -> Self:
+        """Return one prediction for these rows followed by those of the others.
+
+        Raises
+        ------
+        DataError
+            If the others are not from the same draws of the same model.
+        """
+        alike = [other for other in others if isinstance(other, TransformedPredictive)]
+        if len(alike) < len(others) or any(other.transform != self.transform for other in alike):
+            raise DataError(
+                "predictions with different transforms were given; allowed are chunks of rows of one prediction"
+            )
+        return replace(self, base=self.base.concatenate([other.base for other in alike]))
+
+    def take(self, rows: Any) -> Self:
+        """Return the prediction of some rows, given by an index or a mask."""
+        return replace(self, base=self.base.take(rows))
+
+    def with_continuous(self, continuous: ContinuousPredictive) -> Self:
+        """Return the prediction with another law of the transformed target."""
+        return replace(self, base=continuous)

@@ -1,8 +1,9 @@
 """Gain of the recalibration: scores of the same fit with and without the laws of the standardised residual.
 
 Made tables have noise of one scale, of a scale that depends on a column, skewed, two-moded, heavy-tailed, counted and
-zero-inflated targets. A fit with a logarithm of the target is compared with one without recalibration. The oracle is the log density of the law that made the table. With zeros, log densities are log
-probabilities at zero; the fit before has no hurdle, and its density gets the share of zeros of the training rows.
+zero-inflated targets. A fit with a logarithm of the target is compared with one without recalibration. The oracle is
+the log density of the law that made the table. With zeros, log densities are log probabilities at zero; the fit before
+has no hurdle, and its density gets the share of zeros of the training rows.
 Published splits of real tables are read from the folder of the environment variable FATHOMLESS_DATA. With --neighbors,
 a second fit with the option `neighbors` is scored too.
 

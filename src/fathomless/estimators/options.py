@@ -302,8 +302,8 @@ class NoiseOptions:
         improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of amounts,
         are predicted apart (:mod:`fathomless.posterior.hurdle`). If the target of 30 to 1,000 rows is skewed, networks
         are fitted to its logarithm too, and the fit with the higher out-of-fold log-likelihood is used
-        (:mod:`fathomless.posterior.transformed`); the second fit doubles the time. It requires ``likelihood="auto"``, ``calibrate=True``
-        and no fixed noise; other laws stay unchanged.
+        (:mod:`fathomless.posterior.transformed`); the second fit doubles the time. It requires
+        ``likelihood="auto"``, ``calibrate=True`` and no fixed noise; other laws stay unchanged.
     neighbors : bool
         Let the recalibration also use the targets of the 16 nearest training rows
         (:mod:`fathomless.posterior.neighbors`). This helps if near rows repeat targets, as replicates do, or if the

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.finalize import fit_structure_weights
+from fathomless.estimators.left_out import count_left_out, predict_left_out
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI, CrossFit
@@ -160,14 +161,17 @@ class Hamiltonian:
         diagnostics = CrossFitDiagnostics(
             structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=records
         )
+        model = self.assemble(problem, table, masses, {number: samples[number] for number in masses})
+        likelihood = self.state_noise(likelihood)
         return Fitted(
-            model=self.assemble(problem, table, masses, {number: samples[number] for number in masses}),
-            likelihood=self.state_noise(likelihood),
+            model=model,
+            likelihood=likelihood,
             history=[{**row, "structure": number} for number, sample in samples.items() for row in sample.run.history],
             n_iter=self.options.sweeps,
             score=float((count @ row_log_density) / count.sum()) if known else None,
             seed=table.seed,
             diagnostics=diagnostics,
+            left_out=predict_left_out(model, likelihood, table) if problem.is_recalibrated else None,
             warnings=tuple(describe_nonconvergence(diagnostics)),
         )
 
@@ -204,11 +208,7 @@ class Hamiltonian:
             progress=session.display("sweep", {"mean_log_likelihood": "nats per row"}),
             resume=resume,
         )
-        counts = None if rows.weight is None else rows.weight.double().cpu().numpy()
-        if counts is not None and table.apart:
-            counts = np.minimum(counts, 1.0)  # merged duplicate rows are one observation with a larger count
-        unit = None if table.group is None else table.group.numpy()
-        return _summarize_chains(sampler, run, fold_in(table.seed, "box", number), counts, unit)
+        return _summarize_chains(sampler, run, fold_in(table.seed, "box", number), *count_left_out(table))
 
     def _weights_dtype(self) -> torch.dtype:
         """Return the floating-point type of the sampled weights."""

@@ -95,6 +95,11 @@ class OutOfFoldLaws:
     near: Neighborhoods | None = None
     upper: Tensor | None = None
 
+    def join(self, others: "OutOfFoldLaws") -> "OutOfFoldLaws":
+        """Return these rows and others; neither have cells, neighbours or bounds."""
+        names = ("x", "y", "mean", "std", "log_density", "fold", "weight")
+        return OutOfFoldLaws(**{name: torch.cat([getattr(self, name), getattr(others, name)]) for name in names})
+
     @property
     def kinds(self) -> Mapping[str, LawKind]:
         """Kinds of laws that can be fitted to the rows, by name."""

@@ -190,13 +190,12 @@ def test_a_row_is_not_its_own_neighbour(learned: list[OutOfFoldLaws]) -> None:
 def test_atoms_of_graphs_are_predicted_apart(learned: list[OutOfFoldLaws]) -> None:
     X, y = make(100, 0)
     y = np.where(X[:, 1] < 0.0, 0.0, y)
-    options = {"chains": 2, "sweeps": 80, "states": 40, "engine": "numpy"}
-    reg = fit(IndianChefsRegressor, X, y, **options)
+    reg = fit(IndianChefsRegressor, X, y, chains=2, sweeps=80, states=40, engine="numpy")
     assert reg.target_.hurdle == (0.0,)
     (rows,) = learned
     assert len(rows.y) == int((y != 0.0).sum())
     p = reg.predict_dist(X)
     assert float(p.pmf(np.zeros((1, 1))).mean()) == pytest.approx(float((y == 0.0).mean()), abs=0.1)
-    plain = fit(IndianChefsRegressor, X, y, recalibrate=False, **options)
+    plain = fit(IndianChefsRegressor, X, y, recalibrate=False, chains=2, sweeps=10, states=5, engine="numpy")
     assert plain.hurdle_ is None
     assert plain.recalibration_ is None

@@ -16,6 +16,7 @@ from fathomless.estimators.neighbors import find_neighbors, warn_unused
 from fathomless.estimators.predictor import Array, Predictor, concatenate_parts
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
+from fathomless.inference.mcmc.psis import MOST_UNRELIABLE
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
@@ -28,9 +29,7 @@ from fathomless.posterior.left_out import LeftOutLaws
 from fathomless.posterior.mixtures import Mixture
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["MOST_UNRELIABLE", "recalibrate"]
-
-MOST_UNRELIABLE = 0.1  #: share of unreliable leave-one-out laws beyond which none is used
+__all__ = ["recalibrate"]
 
 
 def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
@@ -46,7 +45,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     table : Prepared
         Table of the fit. Cross-fitted networks use their out-of-fold rows, and a single network its held-out rows.
         Sampled networks use the leave-one-out laws of their training rows, and held-out rows if there are any. If more
-        than a tenth of the leave-one-out laws are unreliable, only held-out rows are used.
+        than a quarter of the leave-one-out laws are unreliable, only held-out rows are used.
     problem : Problem
         Networks and task of the fit.
     """

@@ -26,7 +26,7 @@ from fathomless.estimators.strategies import SVI, CrossFit
 from fathomless.estimators.values import HMC
 from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
 from fathomless.inference.mcmc.diagnostics import diagnose, ess_bulk
-from fathomless.inference.mcmc.psis import TRUSTED, leave_one_out
+from fathomless.inference.mcmc.psis import MOST_UNRELIABLE, TRUSTED, leave_one_out
 from fathomless.inference.mcmc.scales import Groups, observation
 from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.inference.out_of_fold import stacking
@@ -47,7 +47,6 @@ from fathomless.system.rng import building, fold_in
 __all__ = ["UNRELIABLE_SHARE", "Hamiltonian", "StructureSamples", "describe_nonconvergence"]
 
 UNRELIABLE_SHARE = 0.05  #: share of rows with a large k-hat beyond which a finding is reported
-_UNKNOWN = 0.25  # share of rows with a large k-hat beyond which leave-one-out densities are not used
 _LEAST = 0.02  # smallest weight of a structure that is sampled
 _MOST = 4  # largest number of structures that are sampled
 _FEWEST = 3  # smallest number of chains of a structure
@@ -140,7 +139,7 @@ class Hamiltonian:
         structure = _restrict_weights(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
         narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
         log_density = torch.stack([samples[number].loo for number in masses], 1)
-        known = max(sample.record["unknown"] for sample in samples.values()) <= _UNKNOWN
+        known = max(sample.record["unknown"] for sample in samples.values()) <= MOST_UNRELIABLE
         if self.options.structure_weights == "stacking" and len(masses) > 1 and known:
             prior = log_prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
@@ -260,7 +259,7 @@ def describe_nonconvergence(diagnostics: Diagnostics) -> list[str]:
             f"the chains of depth {', '.join(still)} never moved: every state equals the initial one; "
             "raise weights__sweeps or weights__leapfrogs"
         )
-    unknown = {number: record for number, record in sampling.items() if record.get("unknown", 0.0) > _UNKNOWN}
+    unknown = {number: record for number, record in sampling.items() if record.get("unknown", 0.0) > MOST_UNRELIABLE}
     if unknown:
         largest = max(record["unknown"] for record in unknown.values())
         texts.append(

@@ -18,9 +18,10 @@ from scipy.special import logsumexp
 
 from fathomless.system.errors import DataError
 
-__all__ = ["TRUSTED", "leave_one_out", "leave_one_out_weights", "smooth"]
+__all__ = ["MOST_UNRELIABLE", "TRUSTED", "leave_one_out", "leave_one_out_weights", "smooth"]
 
 TRUSTED = 0.7  #: largest shape at which the smoothed weights are reliable
+MOST_UNRELIABLE = 0.25  #: share of rows with a larger shape beyond which no leave-one-out result is used
 
 Array = NDArray[np.float64]
 

@@ -114,10 +114,14 @@ def compare(name: str, split: int, options: argparse.Namespace) -> None:
 
         return run
 
-    whole = hamiltonian.predict_left_out, markov_chains.predict_left_out, base.recalibrate
-    hamiltonian.predict_left_out = timed("laws", whole[0])
-    markov_chains.predict_left_out = timed("laws", whole[1])
-    base.recalibrate = timed("networks", whole[2])
+    places = (
+        (hamiltonian, "predict_left_out", "laws"),
+        (markov_chains, "predict_left_out", "laws"),
+        (base, "recalibrate", "networks"),
+    )
+    whole = [getattr(module, function) for module, function, _ in places]
+    for (module, function, part), plain in zip(places, whole, strict=True):
+        setattr(module, function, timed(part, plain))
     if options.graphs:
         chains, sweeps = options.graphs
         estimator: Any = IndianChefsRegressor(chains=chains, sweeps=sweeps, random_state=split)
@@ -131,7 +135,8 @@ def compare(name: str, split: int, options: argparse.Namespace) -> None:
         warnings.simplefilter("ignore")
         estimator.fit(X, y)
     total = time.perf_counter() - start
-    hamiltonian.predict_left_out, markov_chains.predict_left_out, base.recalibrate = whole
+    for (module, function, _), plain in zip(places, whole, strict=True):
+        setattr(module, function, plain)
     (fit,) = estimator.fit_diagnostics_.recalibration
     p = estimator.predict_dist(new_X)
     before = replace(p, share=None, residual_laws=()) if fit.used else p

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from fathomless import IndianChefsRegressor, UnboundedDepthRegressor
+from fathomless.app.page.report import _describe_recalibration
 from fathomless.estimators import left_out, recalibration
 from fathomless.estimators.values import HMC
 from fathomless.inference.out_of_fold.recalibration import OutOfFoldLaws
@@ -173,6 +175,8 @@ def test_unreliable_laws_are_not_used(learned: list[OutOfFoldLaws], monkeypatch:
     assert not record.used
     assert record.steps == {}
     assert record.rows == 80
+    (sentence,) = _describe_recalibration(SimpleNamespace(data={}, estimator=reg))
+    assert "was omitted" in sentence
     with_held_out = fit_hmc(X, y, cv=1, validation_fraction=0.5)
     assert with_held_out.fit_diagnostics_.recalibration[0].rows == 40
 

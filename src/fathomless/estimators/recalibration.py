@@ -78,7 +78,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
 
 def _share_of_unreliable(left_out: LeftOutLaws, rows: Rows) -> float:
     """Return the share of the training rows whose leave-one-out law is unreliable."""
-    weight = _weights(rows)
+    weight = rows.counts
     return float(weight @ left_out.unreliable / weight.sum())
 
 
@@ -133,14 +133,8 @@ def _leave_out_rows(left_out: LeftOutLaws, table: Prepared) -> OutOfFoldLaws:
         std=left_out.std,
         log_density=left_out.log_density,
         fold=part,
-        weight=_weights(rows),
+        weight=rows.counts,
     )
-
-
-def _weights(rows: Rows) -> Tensor:
-    """Return the sample weights of rows in double precision on the CPU."""
-    even = torch.ones(len(rows), dtype=torch.float64, device="cpu")
-    return even if rows.weight is None else rows.weight.double().cpu()
 
 
 def _predict_rows(
@@ -192,7 +186,7 @@ def _predict_rows(
         std=law.std / scale,
         log_density=log_density,
         fold=part,
-        weight=_weights(rows),
+        weight=rows.counts,
         half=half,
         upper=upper,
     )

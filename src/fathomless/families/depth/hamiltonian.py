@@ -151,10 +151,6 @@ class Hamiltonian:
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
         log_q = torch.tensor([masses.get(number, 0.0) for number in samples], dtype=torch.float64, device="cpu").log()
         row_log_density = torch.logsumexp(log_density + log_q, 1)
-        if train.weight is None:
-            count = torch.ones(len(row_log_density), dtype=torch.float64, device="cpu")
-        else:
-            count = train.weight.double().cpu()
         records = {str(number): sample.record for number, sample in samples.items()}
         prior_mass = log_prior_of(first, list(masses)).softmax(0).tolist()
         diagnostics = CrossFitDiagnostics(
@@ -167,7 +163,7 @@ class Hamiltonian:
             likelihood=likelihood,
             history=[{**row, "structure": number} for number, sample in samples.items() for row in sample.run.history],
             n_iter=self.options.sweeps,
-            score=float((count @ row_log_density) / count.sum()) if known else None,
+            score=float((train.counts @ row_log_density) / train.counts.sum()) if known else None,
             seed=table.seed,
             diagnostics=diagnostics,
             left_out=predict_left_out(model, likelihood, table) if problem.is_recalibrated else None,

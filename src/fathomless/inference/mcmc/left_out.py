@@ -90,14 +90,15 @@ def leave_one_out_laws(
     base = log_base.double().cpu().numpy()
     share = _efficiency(table.mean(1), chain.cpu().numpy())
     log_weight, shape = leave_one_out_weights(table, share, counts=counts, unit=unit, log_base=base)
-    of_draw = torch.from_numpy(np.repeat(log_weight, draws, axis=0))[..., None]  # (S M, N, 1)
+    of_draw = torch.as_tensor(np.repeat(log_weight, draws, axis=0), device="cpu")[..., None]  # (S M, N, 1)
     moments = []
     for part in parts:
         component = laws(part)
         law = Mixture(of_draw[:, part].expand_as(component.loc), component)
         moments.append(torch.stack([law.mean, law.std, law.log_prob(y[part])]))
     mean, std, log_density = torch.cat(moments, 1)
-    return LeftOutLaws(mean, std, log_density, torch.from_numpy((shape > TRUSTED).astype(np.float64)))
+    unreliable = torch.as_tensor(shape > TRUSTED, dtype=torch.float64, device="cpu")
+    return LeftOutLaws(mean, std, log_density, unreliable)
 
 
 def _efficiency(values: NDArray[np.float64], chain: NDArray[np.int64]) -> float:

@@ -98,7 +98,7 @@ class OutOfFoldLaws:
     def join(self, others: "OutOfFoldLaws") -> "OutOfFoldLaws":
         """Return these rows and others; neither have cells, neighbours or bounds."""
         names = ("x", "y", "mean", "std", "log_density", "fold", "weight")
-        return OutOfFoldLaws(**{name: torch.cat([getattr(self, name), getattr(others, name)]) for name in names})
+        return replace(self, **{name: torch.cat([getattr(self, name), getattr(others, name)]) for name in names})
 
     @property
     def kinds(self) -> Mapping[str, LawKind]:

@@ -300,9 +300,9 @@ class NoiseOptions:
         Learn the law of the standardised residual given the row, from out-of-fold or held-out rows after training
         (:mod:`fathomless.inference.out_of_fold.recalibration`): its width, skewness and modes. With ``weights="hmc"``
         these are all training rows, each with its leave-one-out law (:mod:`fathomless.inference.mcmc.left_out`). It is
-        used if it improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of amounts,
-        are predicted apart (:mod:`fathomless.posterior.hurdle`). It requires ``likelihood="auto"``, ``calibrate=True``
-        and no fixed noise; other laws stay unchanged.
+        used if it improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of
+        amounts, are predicted apart (:mod:`fathomless.posterior.hurdle`). It requires ``likelihood="auto"``,
+        ``calibrate=True`` and no fixed noise; other laws stay unchanged.
     neighbors : bool
         Let the recalibration also use the targets of the 16 nearest training rows
         (:mod:`fathomless.posterior.neighbors`). This helps if near rows repeat targets, as replicates do, or if the

@@ -390,7 +390,8 @@ def _describe_recalibration(page: Page) -> list[str]:
             sentences.append(
                 f"Recalibration{name} was omitted: the leave-one-out distributions of {percent(fit.unreliable)} of the "
                 f"training rows are unreliable (Pareto's k-hat above {TRUSTED}), and at most "
-                f"{percent(MOST_UNRELIABLE)} are allowed. Keep more states, give more rows, or hold out rows (validation_fraction)."
+                f"{percent(MOST_UNRELIABLE)} are allowed. Keep more states, give more rows, or hold out rows "
+                "(validation_fraction)."
             )
         if fit.neighbors is not None:
             sentences.append(_describe_neighbors(fit, fit.neighbors, name))

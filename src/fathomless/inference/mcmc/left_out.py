@@ -8,7 +8,9 @@ the row, and its law without itself is the mixture
           w_{is} \propto b_s\, p(y_i \mid x_i, s)^{-c_i} .
 
 The weights are smoothed (:mod:`fathomless.inference.mcmc.psis`). All targets of a row are left out together, and so are
-the rows of a group and copies of a row: their densities are multiplied.
+the rows of a group and copies of a row: their densities are multiplied. If structures have weights of their own, such
+as depths with stacking weights, the formula holds for the states of each structure, and the laws are averaged with the
+weights of the structures. A single row has little influence on these.
 
 If hidden units are drawn forward for each row, the density given s is an average over M draws,
 :math:`p(y \mid s) = \frac{1}{M} \sum_m p(y \mid s, h_m)`. The weights belong to s. Weights of single draws,

@@ -36,7 +36,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     """Learn the laws of the standardised residual, if the task asks for it and there are rows to learn from.
 
     The mathematics is in :mod:`fathomless.inference.out_of_fold.recalibration`. The networks stay unchanged. The
-    validation score increases by the cross-validated gain.
+    validation score increases by the cross-validated gain, the mean over all rows that are used.
 
     Parameters
     ----------

@@ -39,6 +39,12 @@ class Rows:
         return float(len(self.x)) if self.weight is None else float(self.weight.double().sum())
 
     @property
+    def counts(self) -> Tensor:
+        """Sample weights, or ones without them; float64 on the CPU, shape (N,)."""
+        ones = torch.ones(len(self.x), dtype=torch.float64, device="cpu")
+        return ones if self.weight is None else self.weight.double().cpu()
+
+    @property
     def average(self) -> Tensor:
         """Weighted mean of the inputs, shape (...), float64."""
         weight = self.x.new_ones(len(self.x)) if self.weight is None else self.weight

@@ -99,7 +99,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         noise are also fitted without the fold of each row. For a single network it is the mean over the held-out rows,
         which also chose the epoch. It then includes posteriors of the heads and networks drawn after training, and the
         noise and the law over structure are cross-fitted on ten parts of these rows. For sampled weights it is the mean
-        leave-one-out log density, with copies of a row left out together, or None if it cannot be estimated.
+        leave-one-out log density, with copies of a row left out together, or None if it cannot be estimated. The
+        cross-validated gain of a recalibration is included.
     held_out_ : ndarray of int
         Indices of the held-out rows. For cross-fitted networks these are all rows, each held out of one network.
     fit_diagnostics_ : Diagnostics

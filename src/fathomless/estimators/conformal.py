@@ -104,8 +104,9 @@ def _score_unit(
     scores = []
     for part in rows.take(index.to(rows.x.device)).parts(_CHUNK):
         y = part.y.double().cpu().numpy()
+        x = part.x.to(fitted.model.dtype)  # sampled weights are in single precision
         try:
-            mean, std = unit_moments(fitted.model, numbers, fitted.likelihood, part.x, draws, fitted.seed)
+            mean, std = unit_moments(fitted.model, numbers, fitted.likelihood, x, draws, fitted.seed)
         except (DataError, DivergenceError):
             scores.append(np.full(y.shape, np.inf))
         else:

@@ -230,7 +230,7 @@ class NumberTask(_Rows):
     @property
     def is_recalibrated(self) -> bool:
         """True if laws of the residual are learned: the law and the scale of the noise are not given by the user."""
-        return self.recalibrate and self.law == "auto" and isinstance(self.noise, str) and not self.density
+        return self.recalibrate and self.law in ("auto", None) and isinstance(self.noise, str) and not self.density
 
     def shape_target(self, y: Any) -> Any:
         """Return the target unchanged."""

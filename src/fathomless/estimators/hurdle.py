@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import cast
 
 import torch
-from torch import Tensor
 
 from fathomless.data.folds import without
 from fathomless.data.rows import Rows
@@ -110,13 +109,13 @@ def add_atoms(fitted: Fitted, table: Prepared) -> Fitted:
         unit = torch.arange(len(train), device="cpu") if table.group is None else table.group
         unit = unit.unique(return_inverse=True)[1]  # rows of a group share a part
         fold = unit % min(_PARTS, int(unit.max()) + 1)
-    rows = AtomRows(train.x.double().cpu(), number, fold, _weights(train))
+    rows = AtomRows(train.x.double().cpu(), number, fold, train.counts)
     target = cast(TargetScale, table.target)
     networks, fit = fit_atoms(rows, target.hurdle, fold_in(table.seed, "hurdle"))
     log_p = networks.log_mass(rows.x, fold.clamp_min(0)).gather(0, number[None])[0]
     seen, weight = number, rows.weight * (fold >= 0)
     if table.folds is None and table.valid is not None and table.atom_held_out is not None:
-        seen, weight = table.atom_held_out, _weights(table.valid)
+        seen, weight = table.atom_held_out, table.valid.counts
         log_p = networks.log_mass(table.valid.x.double().cpu()).gather(0, seen[None])[0]
     score = fitted.score
     if score is not None:
@@ -127,9 +126,3 @@ def add_atoms(fitted: Fitted, table: Prepared) -> Fitted:
         score = others * score + float(weight @ log_p) + (1.0 - others) * unit_of_y
     diagnostics = replace(fitted.diagnostics, hurdle=fit)
     return replace(fitted, hurdle=networks, diagnostics=diagnostics, score=score)
-
-
-def _weights(rows: Rows) -> Tensor:
-    """Return the sample weights of rows in double precision on the CPU."""
-    ones = torch.ones(len(rows), dtype=torch.float64, device="cpu")
-    return ones if rows.weight is None else rows.weight.double().cpu()

@@ -19,6 +19,7 @@ from fathomless.data.rows import Rows
 from fathomless.data.targets import Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.left_out import predict_left_out
 from fathomless.estimators.options import ChainOptions
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
@@ -47,6 +48,7 @@ __all__ = [
 
 MODE_GAP = 0.08  #: nats per row: chains that differ by more are in different modes; half of it per column beyond two
 _JUDGED = 2000  # maximum number of rows for the comparison of chains
+_FORWARD = 64  # draws of the hidden units of each state for leave-one-out laws
 _RHAT, _ESS = 1.1, 100.0  # largest R-hat and smallest effective sample size without a warning
 
 
@@ -120,7 +122,10 @@ class MarkovChains:
         seed = fold_in(table.seed, "chains")
         display = session.display(self.unit)
         run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
-        return self._combine(posterior, likelihood, table, x, y, run)
+        fitted = self._combine(posterior, likelihood, table, x, y, run)
+        if not problem.is_recalibrated:
+            return fitted
+        return replace(fitted, left_out=predict_left_out(fitted.model, likelihood, table, _FORWARD))
 
     def _plan(self, sweeps: int) -> Plan:
         return Plan.of(self.chains, sweeps, self.burn_in, self.states, usual=250, jobs=self.n_jobs)

@@ -62,7 +62,8 @@ def find_neighbors(fitted: Fitted, table: Prepared, x: Tensor) -> tuple[Neighbor
     table : Prepared
         Table of the fit.
     x : Tensor, shape (N, D)
-        Encoded out-of-fold rows, which are the training rows of all networks that did not diverge, or held-out rows.
+        Encoded out-of-fold rows, which are the training rows of all networks that did not diverge, or held-out rows; or
+        all training rows, with leave-one-out laws, and then held-out rows.
     """
     train = table.train
     if not isinstance(train, Rows) or len(train) <= NEIGHBORS:
@@ -76,8 +77,11 @@ def find_neighbors(fitted: Fitted, table: Prepared, x: Tensor) -> tuple[Neighbor
         fold, kept = folds[0], folds.amin(0) >= 0
         unit = table.folds[0] if table.ordered else unit
     unit = unit.unique(return_inverse=True)[1]
+    own = unit[kept]
+    if fitted.left_out is not None:  # held-out rows have no group among the training rows
+        own = torch.cat([unit, int(unit.max()) + 1 + torch.arange(len(x) - count, device="cpu")])
     # in random order, so that ties of distances are broken at random
     order = torch.randperm(count, generator=as_generator(fold_in(table.seed, "neighbors")), device="cpu")
     rows = NeighborRows(train.x.cpu()[order], train.y.double().cpu()[order], fold[order], unit[order])
-    near = rows.find_others(x, unit[kept]) if bool(kept.any()) else rows.find(x)
+    near = rows.find_others(x, own) if len(own) else rows.find(x)
     return None if near is None else (rows, near)

@@ -298,11 +298,12 @@ class NoiseOptions:
         number for a fixed scale, in standard deviations of the target.
     recalibrate : bool
         Learn the law of the standardised residual given the row, from out-of-fold or held-out rows after training
-        (:mod:`fathomless.inference.out_of_fold.recalibration`): its width, skewness and modes. It is used if it
-        improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of amounts,
-        are predicted apart (:mod:`fathomless.posterior.hurdle`). If the target of 30 to 1,000 rows is skewed, networks
-        are fitted to its logarithm too, and the fit with the higher out-of-fold log-likelihood is used
-        (:mod:`fathomless.posterior.transformed`); the second fit doubles the time. It requires
+        (:mod:`fathomless.inference.out_of_fold.recalibration`): its width, skewness and modes. With ``weights="hmc"``
+        these are all training rows, each with its leave-one-out law (:mod:`fathomless.inference.mcmc.left_out`). It is
+        used if it improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column of
+        amounts, are predicted apart (:mod:`fathomless.posterior.hurdle`). If the target of 30 to 1,000 rows is skewed,
+        networks that are trained by gradients are fitted to its logarithm too, and the fit with the higher out-of-fold
+        log-likelihood is used (:mod:`fathomless.posterior.transformed`); the second fit doubles the time. It requires
         ``likelihood="auto"``, ``calibrate=True`` and no fixed noise; other laws stay unchanged.
     neighbors : bool
         Let the recalibration also use the targets of the 16 nearest training rows

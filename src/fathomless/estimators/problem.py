@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fathomless.estimators.encoding import Task
+from fathomless.estimators.encoding import NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.preparation import Prepared
 from fathomless.inference.out_of_fold.heads import check_heads, replace_heads_by_means
@@ -43,6 +43,11 @@ class Problem:
     task: Task
     head: str = "point"
     fitted: tuple[Model, Likelihood] | None = None
+
+    @property
+    def is_recalibrated(self) -> bool:
+        """True if laws of the standardised residual are learned after the inference."""
+        return isinstance(self.task, NumberTask) and self.task.is_recalibrated
 
     def start(self, table: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build an untrained network, or copy the fitted one, which must stay unchanged if training fails."""

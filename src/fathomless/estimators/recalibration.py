@@ -1,4 +1,4 @@
-"""Recalibration of a fit: the laws of the standardised residual, learned from out-of-fold or held-out rows."""
+"""Recalibration of a fit: the laws of the standardised residual, from rows to which it was not fitted."""
 
 import math
 from dataclasses import replace
@@ -16,14 +16,18 @@ from fathomless.estimators.neighbors import find_neighbors, warn_unused
 from fathomless.estimators.predictor import Array, Predictor, concatenate_parts
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
+from fathomless.inference.mcmc.psis import MOST_UNRELIABLE
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import NumberPredictive
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.fit_diagnostics import RecalibrationFit
 from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.left_out import LeftOutLaws
 from fathomless.posterior.mixtures import Mixture
+from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["recalibrate"]
 
@@ -32,7 +36,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     """Learn the laws of the standardised residual, if the task asks for it and there are rows to learn from.
 
     The mathematics is in :mod:`fathomless.inference.out_of_fold.recalibration`. The networks stay unchanged. The
-    validation score increases by the cross-validated gain.
+    validation score increases by the cross-validated gain, the mean over all rows that are used.
 
     Parameters
     ----------
@@ -40,15 +44,21 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
         Networks with their noise.
     table : Prepared
         Table of the fit. Cross-fitted networks use their out-of-fold rows, and a single network its held-out rows.
+        Sampled networks use the leave-one-out laws of their training rows, and held-out rows if there are any. If more
+        than a quarter of the leave-one-out laws are unreliable, only held-out rows are used.
     problem : Problem
         Networks and task of the fit.
     """
     task = problem.task
     if not isinstance(task, NumberTask) or not task.is_recalibrated:
         return fitted
+    unreliable = 0.0 if fitted.left_out is None else _share_of_unreliable(fitted.left_out, cast(Rows, table.train))
+    if unreliable > MOST_UNRELIABLE:
+        fitted = replace(fitted, left_out=None)
     rows = _predict_unseen_rows(fitted, table, problem)
     if rows is None:
-        return warn_unused(fitted) if task.neighbors else fitted
+        fitted = warn_unused(fitted) if task.neighbors else fitted
+        return _record_unreliable(fitted, table, unreliable) if unreliable > MOST_UNRELIABLE else fitted
     neighbors = None
     if task.neighbors:
         found = find_neighbors(fitted, table, rows.x)
@@ -59,30 +69,86 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
             rows = replace(rows, near=near)
     step = torch.tensor(cast(TargetScale, table.target).steps, dtype=torch.float64, device="cpu")
     recalibration, fits = fit_recalibration(rows, step, table.seed, neighbors)
+    fits = tuple(replace(fit, unreliable=unreliable) for fit in fits)
     gain = sum(fit.gain for fit in fits if fit.used)
     score = None if fitted.score is None else fitted.score + gain
     diagnostics = replace(fitted.diagnostics, recalibration=fits)
     return replace(fitted, recalibration=recalibration, diagnostics=diagnostics, score=score)
 
 
+def _share_of_unreliable(left_out: LeftOutLaws, rows: Rows) -> float:
+    """Return the share of the training rows whose leave-one-out law is unreliable."""
+    weight = rows.counts
+    return float(weight @ left_out.unreliable / weight.sum())
+
+
+def _record_unreliable(fitted: Fitted, table: Prepared, unreliable: float) -> Fitted:
+    """Return a fit whose diagnostics contain the reason for which there is no recalibration."""
+    record = RecalibrationFit(
+        weights={"networks": 1.0}, gain=0.0, error=0.0, rows=len(table.train), steps={}, unreliable=unreliable
+    )
+    records = (record,) * len(cast(TargetScale, table.target).mean)
+    return replace(fitted, diagnostics=replace(fitted.diagnostics, recalibration=records))
+
+
 def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> OutOfFoldLaws | None:
     """Return the rows to which the networks were not fitted, with their predictions; None if there are too few."""
-    rows: Rows
-    folds: Array | None = None
-    if isinstance(fitted.model, Ensemble) and table.folds is not None:
-        all_folds = without(table.folds.numpy(), fitted.diverged)
-        kept = np.flatnonzero(all_folds.min(0) >= 0)  # rows of networks that diverged have no out-of-fold prediction
+    found: OutOfFoldLaws | None = None
+    if fitted.left_out is not None:
+        found = _leave_out_rows(fitted.left_out, table)
+        if table.valid is not None and len(table.valid):
+            held_out = _predict_rows(fitted, table, problem, table.valid, assign_parts(len(table.valid)))
+            found = found.join(held_out)
+    elif isinstance(fitted.model, Ensemble) and table.folds is not None:
+        folds = without(table.folds.numpy(), fitted.diverged)
+        kept = np.flatnonzero(folds.min(0) >= 0)  # rows of networks that diverged have no out-of-fold prediction
         rows = cast(Rows, table.train).take(torch.from_numpy(kept).to(table.device))
-        folds = all_folds[:, kept]
-        part = torch.from_numpy(folds[0].astype(np.int64))
-    elif table.valid is not None and len(table.valid):
-        all_folds = None
-        rows = table.valid
-        part = assign_parts(len(rows))
+        if len(rows) >= FEWEST_ROWS and rows.x.ndim == 2:
+            part = torch.from_numpy(folds[0, kept].astype(np.int64))
+            found = _predict_rows(fitted, table, problem, rows, part, (folds, folds[:, kept]))
+    elif table.valid is not None and len(table.valid) >= FEWEST_ROWS and table.valid.x.ndim == 2:
+        found = _predict_rows(fitted, table, problem, table.valid, assign_parts(len(table.valid)))
+    return found if found is None or len(found.y) >= FEWEST_ROWS else None
+
+
+def _leave_out_rows(left_out: LeftOutLaws, table: Prepared) -> OutOfFoldLaws:
+    """Return the training rows with their leave-one-out laws.
+
+    Each row is left out of its own law, so that any partition of the rows is allowed, with the rows of a group and
+    copies of a row in one part: the folds of the table, or else random parts.
+    """
+    rows = cast(Rows, table.train)
+    if table.folds is not None and int(table.folds[0].min()) >= 0:
+        part = table.folds[0]
     else:
-        return None
-    if len(rows) < FEWEST_ROWS or rows.x.ndim != 2:
-        return None
+        unit = torch.arange(len(rows), device="cpu") if table.group is None else table.group
+        unit = unit.unique(return_inverse=True)[1]
+        count = int(unit.max()) + 1
+        order = torch.randperm(count, generator=as_generator(fold_in(table.seed, "left out")), device="cpu")
+        part = assign_parts(count)[order][unit]
+    return OutOfFoldLaws(
+        x=rows.x.double().cpu(),
+        y=rows.y.double().cpu(),
+        mean=left_out.mean,
+        std=left_out.std,
+        log_density=left_out.log_density,
+        fold=part,
+        weight=rows.counts,
+    )
+
+
+def _predict_rows(
+    fitted: Fitted,
+    table: Prepared,
+    problem: Problem,
+    rows: Rows,
+    part: Tensor,
+    folds: tuple[Array, Array] | None = None,
+) -> OutOfFoldLaws:
+    """Predict rows in parts 0, 1, ..., (N,), by networks that were not fitted to them.
+
+    `folds` are the folds of all training rows and of these rows, for cross-fitted networks.
+    """
     predictor = Predictor(
         name=type(problem.networks).__name__,
         task=problem.task,
@@ -94,17 +160,17 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
         diagnostics=fitted.diagnostics,
         seed=table.seed,
         weight_draws=problem.networks.weight_draws,
-        fold=all_folds,
+        fold=None if folds is None else folds[0],
     )
     x = rows.x.cpu().numpy()
-    prediction = concatenate_parts(predictor.predict_parts(lambda part: x[part], len(x), folds), len(x))
+    of_row = None if folds is None else folds[1]
+    prediction = concatenate_parts(predictor.predict_parts(lambda part: x[part], len(x), of_row), len(x))
     law = cast(NumberPredictive, prediction).continuous.network_mixture
     units = problem.task.units(table.target)
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
     targets = len(cast(TargetScale, table.target).mean)
     y = rows.y.double().cpu()[:, :targets]
     upper = rows.y.double().cpu()[:, targets:] if table.censored else None
-    even = torch.ones(len(y), dtype=torch.float64, device="cpu")
     half = None
     if upper is not None:
         log_density = _log_density_of_bounds(law, shift, scale, y, upper)
@@ -120,7 +186,7 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
         std=law.std / scale,
         log_density=log_density,
         fold=part,
-        weight=even if rows.weight is None else rows.weight.double().cpu(),
+        weight=rows.counts,
         half=half,
         upper=upper,
     )

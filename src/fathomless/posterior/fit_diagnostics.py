@@ -131,9 +131,11 @@ class RecalibrationFit(Record):
     gain, error : float
         Cross-validated gain in log-likelihood over the law of the networks, in nats per row, and its standard error.
     rows : int
-        Number of out-of-fold rows.
+        Number of out-of-fold, held-out or left-out rows.
     steps : mapping of str to int
-        Number of training steps of each law.
+        Number of training steps of each law; empty if the leave-one-out laws are too unreliable to learn from.
+    unreliable : float
+        Share of the training rows whose leave-one-out law is unreliable, for sampled posteriors; 0 for others.
     neighbors : NeighborFit, optional
         Neighbours, if they were searched for (option `neighbors`).
     """
@@ -143,6 +145,7 @@ class RecalibrationFit(Record):
     error: float
     rows: int
     steps: Mapping[str, int]
+    unreliable: float = 0.0
     neighbors: NeighborFit | None = field(default=None, metadata={"of": NeighborFit})
 
     def __post_init__(self) -> None:

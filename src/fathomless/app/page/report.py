@@ -33,6 +33,7 @@ from fathomless.estimators.options import options_of
 from fathomless.estimators.scores import Score
 from fathomless.families.baselines.model import Dropout
 from fathomless.families.registry import family_of
+from fathomless.inference.mcmc.psis import MOST_UNRELIABLE, TRUSTED
 from fathomless.nn.layers import BayesianLayer
 from fathomless.plots.page import (
     Figure,
@@ -384,7 +385,7 @@ def _describe_transform(page: Page) -> list[str]:
 
 
 def _describe_recalibration(page: Page) -> list[str]:
-    """Return sentences for each target whose residual has a learned law, or whose neighbours were searched."""
+    """Return sentences for targets with a learned law of the residual, without one for a reason, or with neighbours."""
     targets = list(page.data.get("target names", ()))
     fits = page.estimator.fit_diagnostics_.recalibration
     sentences = []
@@ -395,6 +396,13 @@ def _describe_recalibration(page: Page) -> list[str]:
                 f"Recalibration{name}: laws of the residual that depend on the row have weight "
                 f"{percent(1.0 - fit.weights['networks'])} and raise the log-likelihood by {fit.gain:.3f} ± "
                 f"{fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)."
+            )
+        elif not fit.steps:
+            sentences.append(
+                f"Recalibration{name} was omitted: the leave-one-out distributions of {percent(fit.unreliable)} of the "
+                f"training rows are unreliable (Pareto's k-hat above {TRUSTED}), and at most "
+                f"{percent(MOST_UNRELIABLE)} are allowed. Keep more states, give more rows, or hold out rows "
+                "(validation_fraction)."
             )
         if fit.neighbors is not None:
             sentences.append(_describe_neighbors(fit, fit.neighbors, name))

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.finalize import fit_structure_weights
+from fathomless.estimators.left_out import count_left_out, predict_left_out
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI, CrossFit
 from fathomless.estimators.values import HMC
 from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
 from fathomless.inference.mcmc.diagnostics import diagnose, ess_bulk
-from fathomless.inference.mcmc.psis import TRUSTED, leave_one_out
+from fathomless.inference.mcmc.psis import MOST_UNRELIABLE, TRUSTED, leave_one_out
 from fathomless.inference.mcmc.scales import Groups, observation
 from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.inference.out_of_fold import stacking
@@ -46,7 +47,6 @@ from fathomless.system.rng import building, fold_in
 __all__ = ["UNRELIABLE_SHARE", "Hamiltonian", "StructureSamples", "describe_nonconvergence"]
 
 UNRELIABLE_SHARE = 0.05  #: share of rows with a large k-hat beyond which a finding is reported
-_UNKNOWN = 0.25  # share of rows with a large k-hat beyond which leave-one-out densities are not used
 _LEAST = 0.02  # smallest weight of a structure that is sampled
 _MOST = 4  # largest number of structures that are sampled
 _FEWEST = 3  # smallest number of chains of a structure
@@ -139,7 +139,7 @@ class Hamiltonian:
         structure = _restrict_weights(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
         narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
         log_density = torch.stack([samples[number].loo for number in masses], 1)
-        known = max(sample.record["unknown"] for sample in samples.values()) <= _UNKNOWN
+        known = max(sample.record["unknown"] for sample in samples.values()) <= MOST_UNRELIABLE
         if self.options.structure_weights == "stacking" and len(masses) > 1 and known:
             prior = log_prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
@@ -151,23 +151,22 @@ class Hamiltonian:
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
         log_q = torch.tensor([masses.get(number, 0.0) for number in samples], dtype=torch.float64, device="cpu").log()
         row_log_density = torch.logsumexp(log_density + log_q, 1)
-        if train.weight is None:
-            count = torch.ones(len(row_log_density), dtype=torch.float64, device="cpu")
-        else:
-            count = train.weight.double().cpu()
         records = {str(number): sample.record for number, sample in samples.items()}
         prior_mass = log_prior_of(first, list(masses)).softmax(0).tolist()
         diagnostics = CrossFitDiagnostics(
             structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=records
         )
+        model = self.assemble(problem, table, masses, {number: samples[number] for number in masses})
+        likelihood = self.state_noise(likelihood)
         return Fitted(
-            model=self.assemble(problem, table, masses, {number: samples[number] for number in masses}),
-            likelihood=self.state_noise(likelihood),
+            model=model,
+            likelihood=likelihood,
             history=[{**row, "structure": number} for number, sample in samples.items() for row in sample.run.history],
             n_iter=self.options.sweeps,
-            score=float((count @ row_log_density) / count.sum()) if known else None,
+            score=float((train.counts @ row_log_density) / train.counts.sum()) if known else None,
             seed=table.seed,
             diagnostics=diagnostics,
+            left_out=predict_left_out(model, likelihood, table) if problem.is_recalibrated else None,
             warnings=tuple(describe_nonconvergence(diagnostics)),
         )
 
@@ -204,11 +203,7 @@ class Hamiltonian:
             progress=session.display("sweep", {"mean_log_likelihood": "nats per row"}),
             resume=resume,
         )
-        counts = None if rows.weight is None else rows.weight.double().cpu().numpy()
-        if counts is not None and table.apart:
-            counts = np.minimum(counts, 1.0)  # merged duplicate rows are one observation with a larger count
-        unit = None if table.group is None else table.group.numpy()
-        return _summarize_chains(sampler, run, fold_in(table.seed, "box", number), counts, unit)
+        return _summarize_chains(sampler, run, fold_in(table.seed, "box", number), *count_left_out(table))
 
     def _weights_dtype(self) -> torch.dtype:
         """Return the floating-point type of the sampled weights."""
@@ -260,7 +255,7 @@ def describe_nonconvergence(diagnostics: Diagnostics) -> list[str]:
             f"the chains of depth {', '.join(still)} never moved: every state equals the initial one; "
             "raise weights__sweeps or weights__leapfrogs"
         )
-    unknown = {number: record for number, record in sampling.items() if record.get("unknown", 0.0) > _UNKNOWN}
+    unknown = {number: record for number, record in sampling.items() if record.get("unknown", 0.0) > MOST_UNRELIABLE}
     if unknown:
         largest = max(record["unknown"] for record in unknown.values())
         texts.append(

@@ -65,6 +65,8 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
     def weighed_by(self, chains_by: str) -> Self:
         """Return a copy of the fitted estimator with other weights of its chains.
 
+        The copy has no recalibration, since its laws were learned with the present weights.
+
         Parameters
         ----------
         chains_by : {"selected", "all"}
@@ -80,7 +82,8 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
         records = tuple(
             {**record, "weight": weights[record["chain"]]} if record["states"] else record for record in self.chains_
         )
-        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=records)
+        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=records, recalibration=())
+        other.recalibration_ = None
         # the states of a chain share its weight equally
         states = {record["chain"]: record["states"] for record in records}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
@@ -150,7 +153,7 @@ class IndianChefsRegressor(_Conditional, BaseRegressor):
     """
 
     def _task(self) -> NumberTask:
-        return NumberTask()
+        return NumberTask(recalibrate=self.recalibrate)
 
 
 @documented

@@ -44,6 +44,11 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
         Draws of the hidden units per network in a prediction.
     density_draws : int
         Draws of the hidden units per network in a density. Raise it if rows depend on few components.
+    recalibrate : bool
+        For regressors: learn the law of the standardised residual given the row, from leave-one-out laws of the
+        training rows (:mod:`fathomless.inference.mcmc.left_out`) and held-out rows: its width, skewness and modes. It
+        is used if it improves the cross-validated log-likelihood. Values that many rows share, such as zero in a column
+        of amounts, are predicted apart (:mod:`fathomless.posterior.hurdle`).
     engine : {"auto", "compiled", "numpy"}
         Compile the sampler with numba (the extra ``mcmc``) or run it in NumPy. Both sample the same posterior with
         different random numbers. "auto" compiles if numba is installed.
@@ -65,5 +70,6 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
     networks: int = option(250, "whole", least=1, most=1_000_000)
     weight_draws: int = option(4, "whole", least=1, most=10_000)
     density_draws: int = option(32, "whole", least=1, most=10_000)
+    recalibrate: bool = option(True, "flag")
     engine: str = option("auto", "choice", names=("auto", "compiled", "numpy"))
     precision: str = option("float64", "choice", names=("float64",))

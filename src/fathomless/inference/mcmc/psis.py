@@ -18,9 +18,10 @@ from scipy.special import logsumexp
 
 from fathomless.system.errors import DataError
 
-__all__ = ["TRUSTED", "leave_one_out", "smooth"]
+__all__ = ["MOST_UNRELIABLE", "TRUSTED", "leave_one_out", "leave_one_out_weights", "smooth"]
 
 TRUSTED = 0.7  #: largest shape at which the smoothed weights are reliable
+MOST_UNRELIABLE = 0.25  #: share of rows with a larger shape beyond which no leave-one-out result is used
 
 Array = NDArray[np.float64]
 
@@ -64,6 +65,36 @@ def leave_one_out(
     ((2,), True)
     """
     table = np.asarray(log_density, dtype=np.float64)
+    log_weight, shape = leave_one_out_weights(table, effective, counts=counts, unit=unit)
+    loo = [logsumexp(weight + row) for weight, row in zip(log_weight.T, table.T, strict=True)]
+    return np.array(loo), shape
+
+
+def leave_one_out_weights(
+    log_density: ArrayLike,
+    effective: float = 1.0,
+    *,
+    counts: ArrayLike | None = None,
+    unit: ArrayLike | None = None,
+    log_base: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """Compute the log weights of the draws under the posterior of all other rows, (S, N), and the shapes k̂, (N,).
+
+    Weights of each row sum to one.
+
+    Parameters
+    ----------
+    log_density, effective, counts, unit
+        As in :func:`leave_one_out`.
+    log_base : array, shape (S,), optional
+        Log weights of the draws in the posterior of all rows, up to a constant; equal by default.
+
+    Raises
+    ------
+    DataError
+        If the log densities are not a table, or not finite.
+    """
+    table = np.asarray(log_density, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise DataError(f"log densities of shape {table.shape} were given; finite ones of shape (S, N) are allowed")
     left_out = table.T if counts is None else table.T * np.asarray(counts, dtype=np.float64)[:, None]  # (N, S)
@@ -72,9 +103,11 @@ def leave_one_out(
         summed = np.zeros((int(place.max()) + 1, table.shape[0]))
         np.add.at(summed, place, left_out)
         left_out = summed
+    if log_base is not None:
+        left_out = left_out - np.asarray(log_base, dtype=np.float64)
     smoothed = [smooth(-row, effective) for row in left_out]  # log weights and shape of each unit
-    loo = [logsumexp(smoothed[k][0] + row) for k, row in zip(place, table.T, strict=True)]
-    return np.array(loo), np.array([smoothed[k][1] for k in place])
+    log_weight = np.array([smoothed[k][0] for k in place]).reshape(-1, table.shape[0]).T
+    return log_weight, np.array([smoothed[k][1] for k in place])
 
 
 def smooth(log_ratio: Array, effective: float = 1.0) -> tuple[Array, float]:

@@ -21,6 +21,7 @@ rows are part of the result only if one of these kinds has weight.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +95,12 @@ class OutOfFoldLaws:
     half: Tensor | None = None
     near: Neighborhoods | None = None
     upper: Tensor | None = None
+
+    def join(self, others: "OutOfFoldLaws") -> "OutOfFoldLaws":
+        """Return these rows and others; neither have cells, neighbours or bounds."""
+        names = ("x", "y", "mean", "std", "log_density", "fold", "weight")
+        joined: dict[str, Any] = {name: torch.cat([getattr(self, name), getattr(others, name)]) for name in names}
+        return replace(self, **joined)
 
     @property
     def kinds(self) -> Mapping[str, LawKind]:

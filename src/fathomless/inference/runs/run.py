@@ -18,6 +18,7 @@ from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, rebuild
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.hurdle import AtomNetworks
+from fathomless.posterior.left_out import LeftOutLaws
 from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
@@ -136,6 +137,9 @@ class Fitted:
         Laws of the standardised residual, learned after the inference.
     hurdle : AtomNetworks, optional
         Probabilities of the atoms of the target; the model is then that of other values.
+    left_out : LeftOutLaws, optional
+        Leave-one-out laws of the training rows, if the model consists of states of Markov chains and these laws are
+        needed for a recalibration.
     warnings : tuple of str
         One sentence for each goal that the inference did not reach; an estimator issues them as warnings.
     """
@@ -155,6 +159,7 @@ class Fitted:
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
     recalibration: Recalibration | None = field(default=None, repr=False)
     hurdle: AtomNetworks | None = field(default=None, repr=False)
+    left_out: LeftOutLaws | None = field(default=None, repr=False)
     warnings: tuple[str, ...] = ()
 
 

@@ -1,18 +1,29 @@
 """Fits of skewed targets: the logarithm that is chosen by out-of-fold rows, from the table to the saved model."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.model_selection import KFold
 
-from fathomless import CheckpointOptions, ContinuousDepthRegressor, UnboundedDepthRegressor
+from fathomless import (
+    CheckpointOptions,
+    ContinuousDepthRegressor,
+    ProjectedBayesRegressor,
+    SparseBayesRegressor,
+    UnboundedDepthRegressor,
+)
 from fathomless.app.peers import Peer
 from fathomless.data.targets import TargetScale, fit_target
+from fathomless.estimators import transforms
 from fathomless.estimators.evaluation import evaluate
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.transformed import TransformedPredictive
-from fathomless.system.errors import DataError
+from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError
 from fathomless.system.transforms import LogTransform
 
 QUICK = {"epochs": 80, "width": 8, "cv": 3, "random_state": 0}
@@ -28,6 +39,12 @@ TRAIN, TEST = slice(0, 100), slice(100, 900)
 def prices():
     """Return a fit of a log-normal target."""
     return UnboundedDepthRegressor(**QUICK).fit(X[TRAIN], Y[TRAIN])
+
+
+@pytest.fixture
+def used_if_proposed(monkeypatch):
+    """Use every proposed transform, whatever the out-of-fold scores."""
+    monkeypatch.setattr(transforms, "_LEAST_GAIN", -math.inf)
 
 
 def test_a_log_normal_target_is_modelled_by_its_logarithm(prices):
@@ -195,3 +212,65 @@ def test_simple_models_beside_a_fit_predict_the_target_itself(prices):
     assert peer.predict_dist(X[TEST]).mean.numpy() == pytest.approx(alone.predict_dist(X[TEST]).mean.numpy(), rel=1e-3)
     scale = prices.target_.without_transform(Y[TRAIN])
     assert scale.decode(scale.encode(Y[TEST])) == pytest.approx(Y[TEST])
+
+
+@pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "estimator",
+    [SparseBayesRegressor(epochs=40), ProjectedBayesRegressor(layers="last", latent_posterior="point")],
+    ids=["sparse", "manifold"],
+)
+def test_the_noise_of_a_transformed_target_is_gaussian(estimator, used_if_proposed):
+    """Heavy tails of the logarithm, for which the noise of a target itself would be Student's t."""
+    y = np.exp(F + 0.4 * np.random.default_rng(5).standard_t(2.0, size=900))
+    fitted = estimator.set_params(random_state=0).fit(X[:140], y[:140])
+    assert fitted.fit_diagnostics_.transform.used
+    assert isinstance(fitted.likelihood_, Gaussian)
+    assert np.isfinite(fitted.predict(X[TEST])).all()
+
+
+def test_both_fits_have_the_same_held_out_rows_without_a_seed():
+    options = {**QUICK, "cv": 1, "validation_fraction": 0.3, "random_state": np.random.RandomState(1)}
+    fitted = UnboundedDepthRegressor(**options).fit(X[:140], Y[:140])
+    assert fitted.fit_diagnostics_.transform.used
+    held = fitted.held_out_
+    seen = fitted.predict_dist(X[held]).log_prob(Y[held]).mean().item()
+    assert fitted.validation_score_ == pytest.approx(seen, abs=0.1)
+
+
+def test_both_fits_have_the_folds_of_a_random_splitter(tmp_path):
+    fitted = UnboundedDepthRegressor(
+        **{**QUICK, "epochs": 20},
+    ).set_params(cv=KFold(3, shuffle=True))
+    fitted.fit(X[TRAIN], Y[TRAIN])
+    fitted.save(tmp_path / "folds.fathomless")
+    loaded = UnboundedDepthRegressor.load(tmp_path / "folds.fathomless")
+    assert np.array_equal(np.reshape(loaded.cv, (1, -1)), fitted.fold_)
+
+
+def test_a_second_training_that_fails_leaves_the_first_fit(monkeypatch):
+    infer = UnboundedDepthRegressor._infer
+
+    def fail_again(self, prepared, session=None):
+        if session is not None:
+            raise DivergenceError("the loss is not finite")
+        return infer(self, prepared, session)
+
+    monkeypatch.setattr(UnboundedDepthRegressor, "_infer", fail_again)
+    with pytest.warns(ConvergenceWarning, match="logarithm of the target was tried, and its training failed"):
+        fitted = UnboundedDepthRegressor(**QUICK).fit(X[TRAIN], Y[TRAIN])
+    assert fitted.target_.transform is None
+
+
+def test_scores_of_solvers_are_in_units_of_the_target(used_if_proposed):
+    fitted = ContinuousDepthRegressor(epochs=40, cv=1, random_state=0).fit(X[TRAIN], Y[TRAIN])
+    assert fitted.target_.transform is not None
+    rows = np.argsort(Y)[-50:]
+    score = fitted.accuracy(X[rows], Y[rows])[-1].score
+    assert score == pytest.approx(fitted.predict_dist(X[rows]).log_prob(Y[rows]).mean().item(), abs=1.0)
+
+
+def test_far_rows_have_finite_scores(prices):
+    p = prices.predict_dist(1000.0 * X[TEST][:20])
+    assert p.interval(0.9)[1].isfinite().all()
+    assert p.crps(torch.tensor(Y[TEST][:20])).isfinite().all()

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from fathomless.estimators import exporting
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal
-from fathomless.posterior.transformed import TransformedPredictive
+from fathomless.posterior.transformed import TransformedPredictive, match_moments
 from fathomless.system.errors import DataError
 from fathomless.system.transforms import LogTransform
 
@@ -79,6 +80,20 @@ def test_densities_integrate_and_quantiles_invert(seed, transform, residual):
     levels = torch.tensor([[1e-300], [1e-8], [0.3], [0.9]], dtype=torch.float64, device=CPU)
     assert p.cdf(p.icdf(levels)).numpy() == pytest.approx(levels.numpy(), rel=1e-8)
     assert p.sf(torch.as_tensor(p.isf(levels))).numpy() == pytest.approx(levels.numpy(), rel=1e-8)
+
+
+@pytest.mark.parametrize(("scale", "loc"), [(1.0, 2.0), (3.0, 0.0), (3.0, 2.0), (0.01, 1.0), (0.3, -5.0), (5.0, -3.0)])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_moments_are_those_of_a_fine_grid_and_of_exported_modules(scale, loc, sign):
+    transform = LogTransform(0.5, 1.5, sign, limit=20.0)
+    z = np.linspace(-10.0, 10.0, 400_001)
+    weight = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
+    values = transform.invert_limited(torch.tensor(sign * loc + scale * z, device=CPU)).numpy()
+    mean = weight @ values
+    law = Normal(*(torch.tensor([[[v]]], dtype=torch.float64, device=CPU) for v in (sign * loc, scale)))
+    for matched in (match_moments(law, transform), exporting._match_moments(law, transform)):
+        assert matched.loc.item() == pytest.approx(mean, rel=1e-5)
+        assert matched.scale.item() == pytest.approx(np.sqrt(weight @ (values - mean) ** 2), rel=1e-4)
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -303,8 +303,23 @@ class TargetScale:
 
     @property
     def log_unit(self) -> float:
-        """Log of the unit of z: the log density of y is that of z minus this, on average over the training rows."""
+        """Log of the unit of z: the log density of y is that of z minus this, on average over the scored rows.
+
+        It is 0 for cells, which have probabilities.
+        """
+        if self.cells:
+            return 0.0
         return float(np.log(self.scale).sum()) - self.log_slope
+
+    def log_jacobian(self, y: Any) -> Floats:
+        """Return the log density of targets less that of encoded ones, (N,); 0 for cells, which have probabilities."""
+        matrix = read_target(y).reshape(-1, len(self.mean))
+        if self.cells:
+            return np.zeros(len(matrix))
+        slope = np.full(len(matrix), -float(np.log(self.scale).sum()))
+        if self.transform is not None:
+            slope += self.transform.log_slope(torch.tensor(matrix[:, 0], dtype=torch.float64, device="cpu")).numpy()
+        return slope
 
     def encode(self, y: Any) -> Floats:
         """Center and scale a target; (N,) or (N, K) becomes (N, K), or (N, 2) with cells."""

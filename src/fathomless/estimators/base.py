@@ -61,6 +61,7 @@ from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.renamed import check_methods, old_names, rename_options, warn_renamed
 from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.transforms import try_transform
+from fathomless.estimators.values import Splitter
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
 from fathomless.inference.runs.run import Fitted, add_prefix
@@ -284,24 +285,32 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         sample_weight: Any,
         groups: Any = None,
         censored: Any = None,
-        before: tuple[Schema, Target] | None = None,
+        again: Prepared | None = None,
     ) -> Prepared:
         """Encode and split a table; set only the names of the columns and the folds of a splitter.
 
-        By default, encodings are fitted to the table, or those of the fitted network.
+        Encodings are fitted to the table, or those of the fitted network. With `again`, they are those of an earlier
+        preparation of the same table, and so are the seed and the folds of a splitter.
         """
         self._check_options()
         task = self._task()
-        seed = self._seed()
-        before = before or self._encodings()
+        seed = self._seed() if again is None else again.seed
+        before = self._encodings() if again is None else (again.schema, again.target)
         dtype = self.model_.dtype if self._is_continued() else None
         self._require_target(y)
         if censored is not None and isinstance(task, NumberTask):
             self._refuse_censored()
+            if before is not None and cast(TargetScale, before[1]).cells:
+                raise DataError(
+                    "censored was given, but the fit continues from one to the cells of a target on a lattice; fit a "
+                    "new estimator"
+                )
             task, y = replace(task, censored=True), read_bounds(y, censored)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=task, columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
+        if again is not None and again.fold_of_row is not None and isinstance(plan.folds, Splitter):
+            plan = replace(plan, folds=again.fold_of_row[: len(again.fold_of_row) // plan.copies])
         prepared = require_other_values(prepare(table, plan, seed, self.precision, self._device(), dtype))
         fold = prepared.fold_of_row
         # the partitions are repeated for every candidate architecture; one copy suffices for saving
@@ -417,11 +426,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self,
         prepare: Callable[[], Prepared],
         infer: Callable[[Prepared], Fitted] | None = None,
-        prepare_again: Callable[[tuple[Schema, Target]], Prepared] | None = None,
+        prepare_again: Callable[[Prepared], Prepared] | None = None,
     ) -> Self:
         """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged.
 
-        A transform of the target is tried if the table can be prepared again, with other encodings.
+        A transform of the target is tried if the table can be prepared again, with another encoding of the target.
         """
         with (
             enable_gradients(),
@@ -440,7 +449,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def _try_transform(
-        self, prepared: Prepared, fitted: Fitted, prepare_again: Callable[[tuple[Schema, Target]], Prepared]
+        self, prepared: Prepared, fitted: Fitted, prepare_again: Callable[[Prepared], Prepared]
     ) -> tuple[Prepared, Fitted]:
         """Fit a transformed target too, if the rows suggest it, and return the better table and fit."""
         refused = self._list_uncensored()
@@ -448,10 +457,14 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             return prepared, fitted
 
         def fit_again(target: TargetScale) -> tuple[Prepared, Fitted]:
-            table = prepare_again((prepared.schema, target))
+            table = prepare_again(replace(prepared, target=target))
             return table, self._infer(table, self._session().subsession("transformed"))
 
-        return try_transform(prepared, fitted, self._task(), fit_again, bounds=not refused)
+        split_by = self._split_by
+        table, chosen = try_transform(prepared, fitted, self._task(), fit_again, bounds=not refused)
+        if table is prepared:
+            self._split_by = split_by
+        return table, chosen
 
     def _session(self) -> Session:
         """Return the callbacks, checkpoint and display of a fit."""
@@ -525,12 +538,17 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Mean log predictive density on rows that a network was not fitted to, see above.
 
         In nats per row and in the units of the target; None if there are no such rows. For a target on a coarse lattice
-        it is the mean log probability (``likelihood_.cell`` is not None), which has no units. Censored rows have the
-        log probability between their bounds.
+        it is the mean log probability (``likelihood_.cell`` is not None, or ``target_.cells``), which has no units.
+        Censored rows have the log probability between their bounds.
         """
         if self._score is None or cell_of(self.likelihood_) is not None:
             return self._score
         return self._score - self.target_.log_unit
+
+    def _scores_mass(self) -> bool:
+        """Return True if scores are log probabilities of points of a lattice."""
+        cells = isinstance(self.target_, TargetScale) and self.target_.cells
+        return cells or cell_of(self.likelihood_) is not None
 
     def _html_repr(self) -> str:
         """Return scikit-learn's display, followed by a summary of the fit, as HTML."""
@@ -540,7 +558,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
         if self.validation_score_ is not None:
             score = f"{self.validation_score_:.4g} nats per row"
-            kind = "density" if cell_of(self.likelihood_) is None else "mass"
+            kind = "mass" if self._scores_mass() else "density"
             lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive {kind})")
         text = "<br>".join(map(html.escape, lines))
         return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'

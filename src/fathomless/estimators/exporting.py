@@ -32,7 +32,6 @@ from fathomless.posterior import student
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
-from fathomless.posterior.transformed import match_moments
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
@@ -48,6 +47,7 @@ _PIECES = 1024  # intervals of the table of Student's t, for an accuracy of 1e-1
 _ROWS = 7  # rows of the example for tracing; the exported program accepts any number
 _CHECKED = 64  # rows of the comparison with the estimator
 _TOLERANCE = 1e-3  # largest difference allowed in the comparison: rounding errors of single precision in deep networks
+_NODES_OF_PART, _END = 24, 8.5  # quadrature of moments with a transform, and its end in standard deviations
 _NODES, _GROUPS = 32, 4  # nodes of the quadrature, evaluated in groups to save memory
 
 
@@ -306,7 +306,29 @@ def _in_units(laws: Sequence[Law], transform: LogTransform | None) -> Sequence[L
     """Return laws of the target with the same moments as those of its transform."""
     if transform is None:
         return laws
-    return [(weight, match_moments(component, transform)) for weight, component in laws]
+    return [(weight, _match_moments(component, transform)) for weight, component in laws]
+
+
+def _match_moments(component: Component, transform: LogTransform) -> Normal:
+    """Return the Gaussians of :func:`~fathomless.posterior.transformed.match_moments`.
+
+    ONNX has no distribution function of a Gaussian in double precision. Moments are therefore computed by quadrature in
+    the three parts of the line.
+    """
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(_NODES_OF_PART))
+    centre = transform.sign * component.loc
+    inner = [(end - centre) / component.scale for end in (0.0, math.log1p(transform.limit))]
+    inner = [torch.where(z < -_END, -_END, torch.where(z > _END, _END, z)) for z in inner]
+    ends = [torch.full_like(centre, -_END), *inner, torch.full_like(centre, _END)]
+    low, high = torch.stack(ends[:-1], -1)[..., None], torch.stack(ends[1:], -1)[..., None]
+    z = low + 0.5 * (high - low) * (1.0 + nodes)  # (..., 3, nodes)
+    mass = 0.5 * (high - low) * weights * torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
+    values = transform.invert_limited(
+        component.loc[..., None, None] + transform.sign * component.scale[..., None, None] * z
+    )
+    mean = (mass * values).sum((-2, -1))
+    variance = (mass * (values - mean[..., None, None]).square()).sum((-2, -1))
+    return Normal(mean, variance.sqrt())
 
 
 def _summarize_with_atoms(

@@ -121,8 +121,7 @@ def add_atoms(fitted: Fitted, table: Prepared) -> Fitted:
     if score is not None:
         weight = weight / weight.sum()
         others = float(weight[seen == 0].sum())
-        has_unit = cell_of(fitted.likelihood) is None and not target.cells
-        unit_of_y = target.log_unit if has_unit else 0.0  # is subtracted from the result
+        unit_of_y = 0.0 if cell_of(fitted.likelihood) is not None else target.log_unit  # is subtracted from the result
         score = others * score + float(weight @ log_p) + (1.0 - others) * unit_of_y
     diagnostics = replace(fitted.diagnostics, hurdle=fit)
     return replace(fitted, hurdle=networks, diagnostics=diagnostics, score=score)

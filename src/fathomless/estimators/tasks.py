@@ -292,7 +292,7 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         parameter of the fit; they need a scorer for censored rows, since the error of a censored row is unknown.
         """
         prepare = partial(self._prepare, X, y, sample_weight, groups, censored)
-        return self._fit(prepare, prepare_again=lambda encodings: prepare(before=encodings))
+        return self._fit(prepare, prepare_again=lambda again: prepare(again=again))
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the predictive mean, shape (N,) or (N, T), and optionally the standard deviation including noise."""

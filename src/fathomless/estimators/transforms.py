@@ -1,8 +1,8 @@
 """A logarithmic transform of a skewed target, chosen by out-of-fold rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,15 +15,20 @@ from fathomless.inference.out_of_fold.transforms import propose_transform
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.fit_diagnostics import TransformFit
 from fathomless.posterior.likelihoods import cell_of
+from fathomless.system.errors import DivergenceError
 
-__all__ = ["is_transformed", "try_transform"]
+__all__ = ["is_noise_free", "try_transform"]
 
 _LEAST_GAIN = 2.0  # out-of-fold gain in nats, summed over the rows
 
 
-def is_transformed(target: Target) -> bool:
-    """Return True for the encoding of a transformed target, whose noise is Gaussian, so that moments are finite."""
-    return isinstance(target, TargetScale) and target.transform is not None
+def is_noise_free(options: Mapping[str, Any], target: Target) -> bool:
+    """Return True if out-of-fold rows may choose the distribution of the noise.
+
+    The noise of a transformed target is Gaussian, so that moments of the target are finite.
+    """
+    transformed = isinstance(target, TargetScale) and target.transform is not None
+    return options.get("likelihood") == "auto" and not transformed
 
 
 def try_transform(
@@ -68,11 +73,15 @@ def try_transform(
     if proposed is None:
         return table, fitted
     other_target, record = proposed
-    other_table, other = fit_again(other_target)
-    if other.score is None:
-        return table, fitted
-    units = (0.0, 0.0) if cells else (target.log_unit, other_target.log_unit)
-    gain = (other.score - units[1]) - (fitted.score - units[0])
+    try:
+        other_table, other = fit_again(other_target)
+    except DivergenceError as error:
+        text = f"the logarithm of the target was tried, and its training failed ({error}); the target itself is used"
+        return table, replace(fitted, warnings=(*fitted.warnings, text))
+    if other.score is None or cell_of(other.likelihood) is not None:
+        return table, fitted  # only the logarithm lies on a coarse lattice
+    unit = 0.0 if cells else target.log_unit
+    gain = (other.score - other_target.log_unit) - (fitted.score - unit)
     rows = table.train if table.folds is not None or table.valid is None else table.valid
     record = replace(record, gain=gain, used=gain * rows.count > _LEAST_GAIN)
     chosen_table, chosen = (other_table, other) if record.used else (table, fitted)

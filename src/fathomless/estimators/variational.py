@@ -20,7 +20,7 @@ from fathomless.estimators.options import CrossFitOptions, VariationalOptions, o
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.strategies import SVI, CrossFit, SearchOptions, Then, TrainingPlan
-from fathomless.estimators.transforms import is_transformed
+from fathomless.estimators.transforms import is_noise_free
 from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.variational.batched import fit_batched
@@ -124,7 +124,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             self._svi(),
             search,
             by_bound=self._choice("structure_from") == "elbo",
-            free_noise=self._current_options().get("likelihood", "") == "auto" and not is_transformed(prepared.target),
+            free_noise=is_noise_free(self._current_options(), prepared.target),
             candidates=tuple(expand_candidates(self.candidates)),
             given={name: options[name] for name in search.unused if options[name] != defaults[name]},
         )
@@ -224,7 +224,7 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     Parameters
     ----------
     estimators : sequence of VariationalEstimator
-        Estimators of one class. Their callbacks and checkpoints are ignored.
+        Estimators of one class. Their callbacks and checkpoints are ignored, and logarithms of targets are not tried.
     tables : sequence of (X, y)
         Table of each estimator.
 

@@ -7,13 +7,13 @@ Networks, noise and laws of the residual describe :math:`t = T(y)`, with an incr
 .. math:: F(y) = F_t(T(y)), \qquad p(y) = p_t(T(y))\, T'(y)
 
 **Moments** are those of y, not of t. Every component is a Gaussian of t, and the mean and variance of
-:math:`T^{-1}(t)` are computed by Gauss-Hermite quadrature. A logarithm makes moments sensitive to tails: the mean of
+:math:`T^{-1}(t)` have a closed form (:func:`match_moments`). A logarithm makes moments sensitive to tails: the mean of
 :math:`e^t` can be dominated by values that no data support. In moments, values beyond a `limit` therefore count as the
 limit. Densities, probabilities, quantiles and samples have no limit.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.posterior.censoring import log_between
 from fathomless.posterior.distributions import (
     ContinuousPredictive,
     NumberPredictive,
@@ -38,13 +39,18 @@ from fathomless.system.transforms import LogTransform
 
 __all__ = ["TransformedPredictive", "match_moments"]
 
-_nodes, _weights = np.polynomial.hermite_e.hermegauss(20)
-_NODES, _WEIGHTS = _nodes.tolist(), (_weights / _weights.sum()).tolist()
-_LEAST = 1e-300  # variance of a component
+_LEAST = 1e-200  # variance of a component, in squared units
 
 
 def match_moments(component: Component, transform: LogTransform) -> Normal:
-    """Return Gaussians with the mean and variance of the target under each Gaussian of its transform.
+    r"""Return Gaussians with the mean and variance of the target under each Gaussian of its transform.
+
+    With :math:`t \sim N(m, s^2)` and the limit L, moments of the distance in units are sums of those of three parts:
+
+    .. math:: u = t \;(t < 0), \qquad u = e^t - 1 \;(0 \le t \le \log(1 + L)), \qquad u = L .
+
+    The first is a truncated Gaussian, and the second has :math:`E[e^{k t}] = e^{k m + k^2 s^2 / 2} P_k`, with the
+    probability :math:`P_k` of the interval under :math:`N(m + k s^2, s^2)`.
 
     Parameters
     ----------
@@ -53,16 +59,20 @@ def match_moments(component: Component, transform: LogTransform) -> Normal:
     transform : LogTransform
         The transform, with the limit of values in moments.
     """
+    m, s, limit = transform.sign * component.loc, component.scale, transform.limit
+    zero, highest = torch.zeros_like(m), torch.full_like(m, math.log1p(limit))
 
-    def average(function: Callable[[Tensor], Tensor]) -> Tensor:  # node by node, to save memory
-        parts = zip(_NODES, _WEIGHTS, strict=True)
-        terms = (w * function(transform.invert_limited(component.loc + z * component.scale)) for z, w in parts)
-        total: Tensor = functools.reduce(torch.add, terms)
-        return total
+    def exponential(k: float) -> Tensor:  # E[exp(k t)] of the second part
+        inside = log_between(Normal, (), (zero, highest), m + k * s.square(), s.log())
+        return (inside + k * m + 0.5 * (k * s).square()).exp()
 
-    mean = average(lambda value: value)
-    variance = average(lambda value: (value - mean).square())
-    return Normal(mean, (variance + _LEAST).sqrt())
+    law = Normal(m, s)
+    below, beyond, density = law.cdf(zero), law.sf(highest), law.log_prob(zero).exp() * s
+    once, twice, inside = exponential(1.0), exponential(2.0), exponential(0.0)
+    mean = m * below - s * density + once - inside + limit * beyond
+    square = (m.square() + s.square()) * below - m * s * density + twice - 2.0 * once + inside + limit**2 * beyond
+    variance = (square - mean.square()).clamp_min(_LEAST)
+    return Normal(transform.threshold + transform.sign * transform.unit * mean, transform.unit * variance.sqrt())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 __all__ = ["LogTransform"]
 
+_LARGEST = 300.0  # logarithm of a distance in units
+
 
 @dataclass(frozen=True)
 class LogTransform:
@@ -45,7 +47,7 @@ class LogTransform:
     threshold: float
     unit: float
     sign: float = 1.0
-    limit: float = math.inf
+    limit: float = 1e9
 
     def transform(self, y: Tensor) -> Tensor:
         """Return T(y); the shape is kept."""
@@ -53,8 +55,8 @@ class LogTransform:
         return self.sign * torch.where(u < 0.0, u, _clip(u).log1p())
 
     def invert(self, t: Tensor) -> Tensor:
-        """Return the target y with T(y) = t."""
-        return self._invert(self.sign * t)
+        """Return the target y with T(y) = t; values of t beyond 300 count as 300, so that squares of y are finite."""
+        return self._invert(torch.where(self.sign * t > _LARGEST, _LARGEST, self.sign * t))
 
     def invert_limited(self, t: Tensor) -> Tensor:
         """Return the target y with T(y) = t, or the limit if it is farther from the threshold."""

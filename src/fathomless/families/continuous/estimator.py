@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 
 from fathomless.data.frames import take
+from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
@@ -187,7 +188,10 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     def _score_of(self, draws: Draws, y: Any) -> float:
         z = torch.as_tensor(self.target_.encode(y)).to(draws.f.device)
         z = z.to(draws.f.dtype) if z.is_floating_point() else z
-        return log_predictive(draws, self.likelihood_, z).mean().item() - self.target_.log_unit
+        score = log_predictive(draws, self.likelihood_, z).mean().item()
+        return (
+            score if not isinstance(self.target_, TargetScale) else score + float(self.target_.log_jacobian(y).mean())
+        )
 
     def fit_grid(self, X: Any, tolerance: float = 0.01) -> Self:
         """Fit an adaptive grid of steps for predictions, with short steps where the network changes fast.

@@ -13,6 +13,7 @@ from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.transforms import is_noise_free
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
 from fathomless.families.manifold.fit import STEPS, ManifoldConfig
 from fathomless.families.manifold.latent import WEIGHTS
@@ -118,7 +119,7 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             self._config(max(tried)),
             tried,
             sampled=self.latent_posterior == "sampled",
-            free_noise=self._current_options().get("likelihood") == "auto",
+            free_noise=is_noise_free(self._current_options(), prepared.target),
             architecture=self.architecture if callable(self.architecture) else None,
         )
 

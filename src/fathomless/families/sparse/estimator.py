@@ -14,6 +14,7 @@ from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.strategies import Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.transforms import is_noise_free
 from fathomless.estimators.variational import OneNetwork
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
@@ -108,7 +109,7 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
                 svi,
                 candidates,
                 self.weight_draws,
-                free_noise=self._current_options().get("likelihood") == "auto",
+                free_noise=is_noise_free(self._current_options(), prepared.target),
                 single=self.precision == "auto",
                 alone=callable(self.architecture),
                 before=self._previous_choice() if self._is_continued() else None,

@@ -18,7 +18,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ import fathomless
 from fathomless import UnboundedDepthRegressor
 from fathomless.data import datasets
 from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.fit_diagnostics import RecalibrationFit
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 
@@ -96,8 +97,10 @@ def plain(p: ContinuousPredictive) -> ContinuousPredictive:
     return replace(p, share=None, residual_laws=())
 
 
-def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int, neighbors: bool = False) -> dict[str, Any]:
-    """Fit once, and score new rows without and with the recalibration."""
+def predict_both(
+    X: Any, y: Any, new_X: Any, seed: int, neighbors: bool = False
+) -> tuple[Any, Any, Sequence[RecalibrationFit], float]:
+    """Fit once, and predict new rows without and with the recalibration; return its diagnostics and seconds, too."""
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -117,14 +120,17 @@ def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int, neighbors: bool =
         before = LatticePredictive.of(plain(after.continuous), after.step, after.offset)
     else:
         before = plain(after)
-    fits = estimator.fit_diagnostics_.recalibration
-    weights = [round(weight, 2) for weight in fits[0].weights.values()] if fits else []
-    gain = fits[0].gain if fits else 0.0
+    return before, after, estimator.fit_diagnostics_.recalibration, seconds
+
+
+def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int, neighbors: bool = False) -> dict[str, Any]:
+    """Fit once, and score new rows without and with the recalibration."""
+    before, after, fits, seconds = predict_both(X, y, new_X, seed, neighbors)
     return {
         "before": score(before, new_y),
         "after": score(after, new_y),
-        "weights": weights,
-        "gain": gain,
+        "weights": [round(weight, 2) for weight in fits[0].weights.values()] if fits else [],
+        "gain": fits[0].gain if fits else 0.0,
         "seconds": seconds,
         "repeated": fits[0].neighbors.repeated if fits and fits[0].neighbors else math.nan,
     }

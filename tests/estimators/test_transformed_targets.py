@@ -27,6 +27,8 @@ from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceEr
 from fathomless.system.transforms import LogTransform
 
 QUICK = {"epochs": 80, "width": 8, "cv": 3, "random_state": 0}
+MANIFOLD = {"width": 8, "candidates": 20, "candidate_steps": 120, "latent_dim": 4, "decoder_width": 16}
+MANIFOLD |= {"decoder_steps": 150, "components": 4, "latent_steps": 60}
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2.0, 2.0, (900, 2))
 F = np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1]
@@ -217,7 +219,7 @@ def test_simple_models_beside_a_fit_predict_the_target_itself(prices):
 @pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 @pytest.mark.parametrize(
     "estimator",
-    [SparseBayesRegressor(epochs=40), ProjectedBayesRegressor(layers="last", latent_posterior="point")],
+    [SparseBayesRegressor(epochs=40), ProjectedBayesRegressor(**MANIFOLD)],
     ids=["sparse", "manifold"],
 )
 def test_the_noise_of_a_transformed_target_is_gaussian(estimator, used_if_proposed):

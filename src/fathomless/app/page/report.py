@@ -379,9 +379,9 @@ def _describe_transform(page: Page) -> list[str]:
     fit = page.estimator.fit_diagnostics_.transform
     if fit is None:
         return []
-    gain = f"{number(abs(fit.gain))} nats per row {'more' if fit.gain > 0.0 else 'less'}"
-    rest = "" if fit.used else ", so that it was not used"
-    return [f"A logarithm of the target was tried; it has a log-likelihood of out-of-fold rows of {gain}{rest}."]
+    change = f"{number(abs(fit.gain))} nats per row {'higher' if fit.gain > 0.0 else 'lower'}"
+    rest = "so it is used" if fit.used else "so it is not used"
+    return [f"A logarithm of the target was tried. The log-likelihood of unseen rows is {change} with it, {rest}."]
 
 
 def _describe_recalibration(page: Page) -> list[str]:
@@ -570,7 +570,7 @@ def _targets(page: Page) -> list[str]:
     if (transform := target.transform) is not None:
         distance = "y - {}" if transform.sign > 0.0 else "{} - y"
         law = f"log(1 + ({distance.format(number(transform.threshold))}) / {number(transform.unit)})"
-        return [f"{names[0]}: networks describe its logarithm, {law}, as out-of-fold or held-out rows prefer it"]
+        return [f"{names[0]}: fitted on the scale {law}, which has a higher log-likelihood of unseen rows"]
     scales = zip(names, target.mean, target.scale, strict=True)
     return [f"{name}: mean {number(mean)}, standard deviation {number(scale)}" for name, mean, scale in scales]
 

@@ -97,8 +97,9 @@ def _propose(table: Prepared, target: TargetScale, *, cells: bool) -> tuple[Targ
     transform = proposal.transform
     encoding = target.with_transform(transform, y.numpy(), None if weight is None else weight.numpy(), cells=cells)
     if table.folds is None and table.valid is not None:
-        _, y, weight = _read_others(target, table.valid, table.atom_held_out)
-        encoding = encoding.with_slope(y.numpy(), None if weight is None else weight.numpy())
+        _, scored, weight = _read_others(target, table.valid, table.atom_held_out)
+        if len(scored):
+            encoding = encoding.with_slope(scored.numpy(), None if weight is None else weight.numpy())
     record = TransformFit(
         threshold=transform.threshold,
         unit=transform.unit,

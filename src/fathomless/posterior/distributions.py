@@ -302,6 +302,17 @@ class NumberPredictive(Predictive):
         level = checks.interval("level", level, 0.0, 1.0, closed=False)
         return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
 
+    def _with_own_intervals(
+        self, columns: dict[str, npt.NDArray[Any]], targets: Sequence[str], levels: Sequence[float]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of a related distribution of one target with the intervals of this one."""
+        prefix = "" if self.squeeze else f"{(list(targets) or ['y0'])[0]}_"
+        intervals = {}
+        for level in levels:
+            for name, bound in zip(("lower", "upper"), self.interval(level), strict=True):
+                intervals[f"{prefix}{name}_{100 * level:.12g}"] = bound.detach().reshape(len(self)).numpy()
+        return {**columns, **intervals}
+
     def _require_shape(self, y: Values, each: str) -> Tensor:
         """Return targets in double precision; raise an error if there is not one for each row, or row and column."""
         y = to_double(y)

@@ -225,12 +225,7 @@ class LatticePredictive(NumberPredictive):
 
         The bounds of the intervals are points of the lattice.
         """
-        columns = self.base.columns(targets, levels)
-        prefix = "" if self.squeeze else f"{(list(targets) or ['y0'])[0]}_"
-        for level in levels:
-            for name, bound in zip(("lower", "upper"), self.interval(level), strict=True):
-                columns[f"{prefix}{name}_{100 * level:.12g}"] = bound.detach().reshape(len(self)).numpy()
-        return columns
+        return self._with_own_intervals(self.base.columns(targets, levels), targets, levels)
 
     def concatenate(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others.

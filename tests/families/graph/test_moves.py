@@ -349,7 +349,7 @@ def prior_chains(moves: Engine, setting: str, places: str, births: tuple[bool, .
         generator = np.random.default_rng(chain)
         state = empty(np.zeros((len(at), 0)), at, role, prior, movable=random_order)
         kept = []
-        for step in range(900):
+        for step in range(600):
             state = sweep(moves, state, generator, births)
             if step >= 60 and step % 3 == 0:
                 kept.append(statistics(graph_of(state)))

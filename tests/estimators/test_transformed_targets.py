@@ -21,7 +21,7 @@ from fathomless.estimators import transforms
 from fathomless.estimators.evaluation import evaluate
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
-from fathomless.posterior.likelihoods import Gaussian
+from fathomless.posterior.likelihoods import Gaussian, cell_of
 from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError
 from fathomless.system.transforms import LogTransform
@@ -276,3 +276,23 @@ def test_far_rows_have_finite_scores(prices):
     p = prices.predict_dist(1000.0 * X[TEST][:20])
     assert p.interval(0.9)[1].isfinite().all()
     assert p.crps(torch.tensor(Y[TEST][:20])).isfinite().all()
+
+
+def test_a_cells_fit_shows_its_mass_and_refuses_censored_rows(used_if_proposed):
+    counts = stats.poisson(np.exp(0.7 + F)).rvs(random_state=np.random.default_rng(1)).astype(float)
+    fitted = UnboundedDepthRegressor(**{**QUICK, "cv": 1, "warm_start": True}).fit(X[TRAIN], counts[TRAIN])
+    assert fitted.target_.cells
+    assert "mean log predictive mass" in fitted._repr_html_()
+    with pytest.raises(DataError, match="continues from one to the cells of a target on a lattice"):
+        fitted.fit(X[TRAIN], np.minimum(counts[TRAIN], 5.0), censored=counts[TRAIN] > 5.0)
+
+
+def test_a_logarithm_on_a_coarse_lattice_is_not_compared_with_a_density(used_if_proposed):
+    """Whole numbers with small relative noise: fine beside the noise of the target, coarse beside that of its log."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2.0, 2.0, (60, 2))
+    y = np.round(14.0 * np.exp(x[:, 0] + 0.03 * rng.normal(size=60)))
+    fitted = UnboundedDepthRegressor(epochs=300, width=8, cv=3, random_state=0).fit(x, y)
+    assert fitted.target_.cells or cell_of(fitted.likelihood_) is None
+    seen = fitted.predict_dist(x, fold=fitted.fold_)
+    assert fitted.validation_score_ == pytest.approx(seen.log_prob(y).mean().item(), abs=0.3)

@@ -33,7 +33,8 @@ from fathomless import Heun, PathOptions, UnboundedDepthRegressor  # noqa: E402
 from fathomless.estimators.predictor import AnyPredictive  # noqa: E402
 from fathomless.estimators.values import ELBO, HMC  # noqa: E402
 from fathomless.families.registry import families  # noqa: E402
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive  # noqa: E402
+from fathomless.posterior.classes import ClassPredictive  # noqa: E402
+from fathomless.posterior.distributions import ContinuousPredictive, NumberPredictive  # noqa: E402
 from fathomless.system.errors import DataError, PausedError  # noqa: E402
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fathomless.app.peers import Peer
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.mixtures import Normal
 from fathomless.system.rng import seeded_globals
 

@@ -35,7 +35,7 @@ from fathomless.nn.layers import WeightPrior
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
-from fathomless.posterior.distributions import ClassPredictive
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import auroc
 from fathomless.posterior.model import Model

@@ -18,7 +18,7 @@ from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.distributions import ClassPredictive
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.metrics import accuracy, expected_calibration_error

@@ -18,7 +18,7 @@ from experiments.results import Request, Result, Value, average, paired_differen
 from fathomless.data import datasets
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
-from fathomless.posterior.distributions import ClassPredictive
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.metrics import accuracy, expected_calibration_error, nll
 from fathomless.system.jobs import run_parts
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fathomless.app.commands import columns
 from fathomless.data.schema import Schema
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import DataError
 
 # fits are short on purpose

@@ -11,7 +11,8 @@ from torch.func import functional_call, jacrev, vmap
 
 from battery.cases import CASES, Case, chosen, fitted, named, parts, rows
 from fathomless.posterior.capabilities import Mergeable
-from fathomless.posterior.distributions import ClassPredictive, Predictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import Predictive
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
 

@@ -22,7 +22,8 @@ from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.scores import Score
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior import metrics
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.mixtures import Component, Laplace, Mixture, Normal, StudentT
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import concatenate, predictive

@@ -22,7 +22,8 @@ from fathomless.data.duplicates import find_duplicates
 from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, NumberPredictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive, NumberPredictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Normal

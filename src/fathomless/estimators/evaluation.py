@@ -42,7 +42,8 @@ from fathomless.estimators.scores import (
     row_weights,
 )
 from fathomless.posterior import metrics
-from fathomless.posterior.distributions import ClassPredictive, NumberPredictive, Predictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import NumberPredictive, Predictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io

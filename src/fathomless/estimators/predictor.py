@@ -23,8 +23,9 @@ from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import rename_saved
 from fathomless.posterior.capabilities import rebuild
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.conformal import ConformalScores, interval_bounds, unit_moments
-from fathomless.posterior.distributions import ClassPredictive, NumberPredictive
+from fathomless.posterior.distributions import NumberPredictive
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_atom_networks

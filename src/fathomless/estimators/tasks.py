@@ -23,7 +23,8 @@ from fathomless.estimators.base import Estimator, PredictiveEstimator, require_f
 from fathomless.estimators.encoding import ClassTask, NumberTask, by_class, labels_of
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.estimators.predictor import PREDICTED_AT_ONCE, Array
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask

@@ -1,4 +1,4 @@
-"""Predictive distributions of the rows of a table, for continuous targets and for classes.
+"""Predictive distributions of the rows of a table: their base classes, and that of continuous targets.
 
 Methods with names of torch (``log_prob``, ``icdf``, ``variance``) return tensors. Methods with names of SciPy
 (``logpdf``, ``pdf``, ``ppf``, ``isf``) return NumPy arrays, or tensors for tensor arguments. Arguments broadcast to the
@@ -20,7 +20,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.posterior.mixtures import Component, Mixture, concatenate_mixtures, concatenate_rows, safe_unit
+from fathomless.posterior.mixtures import (
+    Component,
+    Mixture,
+    concatenate_mixtures,
+    concatenate_rows,
+    map_quantiles,
+    safe_unit,
+)
 from fathomless.posterior.pool import Pool
 from fathomless.posterior.uncertainty import Groups, Spread, Uncertainty, decompose, estimate_spread, standard_error
 from fathomless.system import checks
@@ -30,14 +37,15 @@ from fathomless.system.masked import unmask
 from fathomless.system.rng import Seed, as_generator
 
 __all__ = [
-    "ClassPredictive",
     "ContinuousPredictive",
     "Labels",
     "NumberPredictive",
     "Predictive",
     "Values",
     "check_alike",
+    "known_parts",
     "match_type",
+    "to_array",
     "to_double",
 ]
 
@@ -146,7 +154,7 @@ class Predictive(ABC):
                 f"size={(100, *self.shape)} gives 100 draws of each"
             )
         drawn = self.sample(math.prod(shape[: -len(self.shape)]), as_generator(random_state))
-        values = _to_array(drawn) if isinstance(drawn, Tensor) else drawn
+        values = to_array(drawn) if isinstance(drawn, Tensor) else drawn
         return values.reshape(shape)
 
     @abstractmethod
@@ -301,17 +309,6 @@ class NumberPredictive(Predictive):
         """
         level = checks.interval("level", level, 0.0, 1.0, closed=False)
         return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
-
-    def _with_own_intervals(
-        self, columns: dict[str, npt.NDArray[Any]], targets: Sequence[str], levels: Sequence[float]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of a related distribution of one target with the intervals of this one."""
-        prefix = "" if self.squeeze else f"{(list(targets) or ['y0'])[0]}_"
-        intervals = {}
-        for level in levels:
-            for name, bound in zip(("lower", "upper"), self.interval(level), strict=True):
-                intervals[f"{prefix}{name}_{100 * level:.12g}"] = bound.detach().reshape(len(self)).numpy()
-        return {**columns, **intervals}
 
     def _require_shape(self, y: Values, each: str) -> Tensor:
         """Return targets in double precision; raise an error if there is not one for each row, or row and column."""
@@ -492,7 +489,7 @@ class ContinuousPredictive(NumberPredictive):
         assert self.share is not None
         terms = [self.share[0].log() + log_density]
         for share, law in zip(self.share[1:], self.residual_laws, strict=True):
-            source = _map_quantiles(law, self.network_mixture, y)
+            source = map_quantiles(law, self.network_mixture, y)
             change = law.log_prob(y) - self.network_mixture.log_prob(source)  # log of the derivative of the map
             terms.append(share.log() + self.component.log_prob(source) + change)
         return torch.logsumexp(torch.stack(terms), 0)
@@ -510,7 +507,7 @@ class ContinuousPredictive(NumberPredictive):
             for j, law in enumerate(self.residual_laws, 1):
                 if bool((choice == j).any()):
                     at_once = max(1, _NUMBERS // (values[0].numel() * len(self.log_weight)))
-                    parts = [_map_quantiles(self.network_mixture, law, part) for part in values.split(at_once)]
+                    parts = [map_quantiles(self.network_mixture, law, part) for part in values.split(at_once)]
                     values = torch.where(choice == j, torch.cat(parts), values)
         return self._squeeze(values)
 
@@ -557,11 +554,11 @@ class ContinuousPredictive(NumberPredictive):
         variance_structure. The last two are left out if they cannot be separated. With several targets each name
         begins with that of its target, or with y0, y1, ...
         """
-        columns = {"mean": _to_array(self.mean), "std": _to_array(self.std)}
+        columns = {"mean": to_array(self.mean), "std": to_array(self.std)}
         for level in levels:
             low, high = self.interval(level)
-            columns |= {f"lower_{100 * level:.12g}": _to_array(low), f"upper_{100 * level:.12g}": _to_array(high)}
-        columns |= {f"variance_{name}": values for name, values in _known_parts(self.uncertainty()).items()}
+            columns |= {f"lower_{100 * level:.12g}": to_array(low), f"upper_{100 * level:.12g}": to_array(high)}
+        columns |= {f"variance_{name}": values for name, values in known_parts(self.uncertainty()).items()}
         if self.squeeze:
             return columns
         count = columns["mean"].shape[1]
@@ -599,194 +596,22 @@ class ContinuousPredictive(NumberPredictive):
         return values.unsqueeze(-1) if self.squeeze else values
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ClassPredictive(Predictive):
-    """Predictive distribution over C classes.
-
-    Attributes
-    ----------
-    log_p : Tensor of float64, shape (S, N, C)
-        Log probability of each class under each drawn network.
-    labels : ndarray, shape (C,)
-        Names of the classes; 0, 1, ... by default.
-    """
-
-    log_p: Tensor
-    labels: Labels
-
-    @property
-    def discrete(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the labels of all rows, (N,)."""
-        return (self.log_p.shape[1],)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the log probabilities in bytes."""
-        return self.log_p.nbytes
-
-    @property
-    def each_probs(self) -> Tensor:
-        """Class probabilities under each drawn network, shape (S, N, C)."""
-        return self.log_p.exp()
-
-    @cached_property
-    def log_probs(self) -> Tensor:
-        """Log of the averaged class probabilities, shape (N, C), accurate for small probabilities."""
-        with torch.enable_grad():  # the result is cached, and a later caller may need gradients
-            return torch.logsumexp(self.log_weight[:, None, None] + self.log_p, 0)
-
-    @property
-    def probs(self) -> Tensor:
-        """Averaged class probabilities, shape (N, C)."""
-        return self.log_probs.exp()
-
-    @property
-    def mode(self) -> Tensor:
-        """Index of the most probable class, int64, shape (N,)."""
-        return self.log_probs.argmax(-1)
-
-    def predict(self) -> Labels:
-        """Return the label of the most probable class, shape (N,)."""
-        labels: Labels = self.labels[self.mode.numpy()]
-        return labels
-
-    def log_prob(self, y: Values) -> Tensor:
-        """Log probability of the label of each row, shape (N,), in nats.
-
-        Parameters
-        ----------
-        y : array_like, shape (N,)
-            Labels, as in ``labels``.
-
-        Raises
-        ------
-        DataError
-            If the shape differs or a label is unknown.
-        """
-        index = self._index(y)
-        return self.log_probs.gather(-1, index[:, None]).squeeze(-1)
-
-    def sample(self, n: int, generator: torch.Generator) -> Labels:
-        """Draw labels, shape (n, N); the rows of a sample share one drawn network."""
-        index = self._networks(n, generator)
-        drawn = multinomial(self.log_p[index].exp().flatten(0, 1), 1, generator).view(n, len(self))
-        labels: Labels = self.labels[drawn.numpy()]
-        return labels
-
-    def logpmf(self, y: Values) -> npt.NDArray[Any]:
-        """Log probability of the label of each row, as :meth:`log_prob`, under the name of SciPy."""
-        return _to_array(self.log_prob(y))
-
-    def pmf(self, y: Values) -> npt.NDArray[Any]:
-        """Probability of the label of each row."""
-        return _to_array(self.log_prob(y).exp())
-
-    def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Return summaries of the distribution as columns, one value for each row.
-
-        The columns are class, probability (of that class), probability_LABEL for every class, entropy_noise,
-        entropy_weights and entropy_structure. The last two are left out if they are unknown. The arguments are for
-        continuous targets and are ignored.
-        """
-        probs = _to_array(self.probs)
-        return {
-            "class": self.predict(),
-            "probability": probs.max(1),
-            **{f"probability_{label}": probs[:, k] for k, label in enumerate(self.labels.tolist())},
-            **{f"entropy_{name}": values for name, values in _known_parts(self.uncertainty()).items()},
-        }
-
-    def entropy(self) -> Tensor:
-        """Entropy of the averaged probabilities in nats, shape (N,)."""
-        return _entropy(self.probs)
-
-    @property
-    def mc_error(self) -> Tensor:
-        """Standard error of ``probs`` due to the finite number of networks, shape (N, C).
-
-        It is computed as for the mean of a continuous target (:attr:`ContinuousPredictive.mc_error`). All rows share
-        the draws, so that their errors are correlated. It is 0 if nothing is drawn.
-        """
-        return self._error(self.log_p.exp())
-
-    def uncertainty(self) -> Uncertainty:
-        r"""Split the entropy by the chain rule of mutual information.
-
-        .. math:: H[p] = E_s H[p_s] + E_g \left(H[p_g] - E_{s \mid g} H[p_s]\right)
-                  + \left(H[p] - E_g H[p_g]\right)
-
-        with draws s, each in one structure g, and averaged probabilities p_g within a structure and p over
-        all. For sampled structures, and for several networks that have all structures by one law, the sum of the last
-        two terms is divided in the ratio of the estimated variances of the probabilities, summed over classes.
-        """
-        groups = Groups.of(self.log_weight, self.structure)
-        probs = self.log_p.exp()  # (S, N, C)
-        draw_entropy = groups.within(_entropy(probs))  # (G, N), mean entropy of the draws of a structure
-        group_probs = groups.within(probs)  # (G, N, C)
-        total = _entropy(groups.across(group_probs))  # (N,)
-        noise = groups.across(draw_entropy)
-        if (estimates := self._spread(probs)) is not None:
-            return decompose(noise, total, estimates.sum(-1))
-        group_entropy = _entropy(group_probs)  # (G, N)
-        weights = groups.across((group_entropy - draw_entropy).clamp_min(0.0))
-        structure = (total - groups.across(group_entropy)).clamp_min(0.0)
-        return Uncertainty(noise, weights, structure, total)
-
-    def concatenate(self, others: Sequence[Predictive]) -> Self:
-        """Return one prediction for these rows followed by those of the others."""
-        chunks = [self, *(other for other in others if isinstance(other, type(self)))]
-        check_alike([self, *others], [tuple(chunk.labels.tolist()) for chunk in chunks])
-        return replace(self, log_p=torch.cat([chunk.log_p for chunk in chunks], 1))
-
-    def _index(self, y: Values) -> Tensor:
-        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(unmask(y))
-        if labels.shape != self.shape:
-            raise DataError(f"labels of shape {labels.shape} were given; allowed is {self.shape}: one for each row")
-        index_of = {label: index for index, label in enumerate(self.labels.tolist())}
-        unknown = sorted({repr(label) for label in labels.tolist() if label not in index_of})
-        if unknown:
-            raise DataError(
-                f"labels were given that are not classes: {', '.join(unknown[:10])}; allowed are {self.labels.tolist()}"
-            )
-        return torch.tensor([index_of[label] for label in labels.tolist()], dtype=torch.int64, device="cpu")
-
-
-def _to_array(values: Tensor) -> npt.NDArray[Any]:
+def to_array(values: Tensor) -> npt.NDArray[Any]:
+    """Return the values as an array, without derivatives."""
     return values.detach().numpy()
 
 
 def match_type(argument: Values, result: Tensor) -> Any:
     """Return the result as a tensor if the argument is a tensor, and as an array otherwise."""
-    return result if isinstance(argument, Tensor) else _to_array(result)
+    return result if isinstance(argument, Tensor) else to_array(result)
 
 
-def _known_parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
+def known_parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
     """Return the parts as arrays by name; weights and structure only if they can be separated."""
     parts = {"noise": split.noise}
     if split.known:
         parts |= {"weights": split.weights, "structure": split.structure}
-    return {name: _to_array(values) for name, values in parts.items()}
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    entropy: Tensor = torch.special.entr(probs).sum(-1)
-    return entropy
-
-
-def _map_quantiles(source: Mixture, target: Mixture, y: Tensor) -> Tensor:
-    """Map values (..., N, T) of one law to those of another that have the same probability below them."""
-    lower = y <= source.mean
-    sign = torch.where(lower, 1.0, -1.0).to(y)
-    tail = source.tail(y, sign)  # of the near side, for a small relative error
-    # the probability is replaced by 1/2 where it is not used, so that no value is infinite
-    quantile = target.icdf(torch.where(lower, tail, 0.5))
-    exceeded = target.isf(torch.where(lower, 0.5, tail))
-    return torch.where(lower, quantile, exceeded)
+    return {name: to_array(values) for name, values in parts.items()}
 
 
 def check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> None:

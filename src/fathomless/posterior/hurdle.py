@@ -14,17 +14,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.posterior.derived import DerivedPredictive
 from fathomless.posterior.distributions import (
-    ContinuousPredictive,
     NumberPredictive,
-    Predictive,
     Values,
     match_type,
     to_double,
@@ -118,7 +117,7 @@ def read_atom_networks(tensors: Mapping[str, Tensor], atoms: int, inputs: int) -
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HurdlePredictive(NumberPredictive):
+class HurdlePredictive(DerivedPredictive):
     """Predictive distribution of one target with atoms.
 
     Arguments and results have the shape (N,), or (N, 1) if the target was given as a column. Everything is float64 on
@@ -140,13 +139,14 @@ class HurdlePredictive(NumberPredictive):
         If the law has several targets, or the probabilities do not have the shape of its rows.
     """
 
+    _constant: ClassVar[str] = "atoms"
+
     base: NumberPredictive
     atoms: tuple[float, ...]
     log_mass: Tensor
 
     def __post_init__(self) -> None:
-        if len(self.base.shape) == 2 and self.base.shape[1] != 1:
-            raise DataError(f"a law with atoms was given {self.base.shape[1]} targets; allowed is 1")
+        super().__post_init__()
         if self.log_mass.shape != (len(self.atoms) + 1, *self.base.shape):
             raise DataError(
                 f"log_mass was given with shape {tuple(self.log_mass.shape)} for {len(self.atoms)} atoms and rows of "
@@ -162,28 +162,12 @@ class HurdlePredictive(NumberPredictive):
         log_mass = to_double(log_mass)
         if log_mass.ndim <= len(base.shape):
             log_mass = log_mass.reshape(len(log_mass), -1, *([1] * (len(base.shape) - 1)))
-        layout: dict[str, Any] = {"sampled": base.sampled, "network": base.network}
-        mass = log_mass.expand(len(log_mass), *base.shape)
-        return cls(base.log_weight, base.structure, base, tuple(atoms), mass, **layout)
+        return cls._derive(base, tuple(atoms), log_mass.expand(len(log_mass), *base.shape))
 
     @property
     def discrete(self) -> bool:
         """True if the other values lie on a lattice."""
         return self.base.discrete
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the targets of all rows, (N,) or (N, 1)."""
-        return self.base.shape
-
-    @property
-    def continuous(self) -> ContinuousPredictive:
-        """Law of other values, before rounding if they lie on a lattice."""
-        return self.base.continuous
-
-    def with_continuous(self, continuous: ContinuousPredictive) -> Self:
-        """Return the prediction with another law of other values."""
-        return replace(self, base=self.base.with_continuous(continuous))
 
     @property
     def network_means(self) -> Tensor:
@@ -431,19 +415,11 @@ class HurdlePredictive(NumberPredictive):
         columns |= {f"probability_{atom:.12g}": p for atom, p in zip(self.atoms, self.mass[1:], strict=True)}
         return {f"{prefix}{name}": values.detach().reshape(len(self)).numpy() for name, values in columns.items()}
 
-    def concatenate(self, others: Sequence[Predictive]) -> Self:
-        """Return one prediction for these rows followed by those of the others.
+    def _constants(self) -> tuple[Any, ...]:
+        return (self.atoms,)
 
-        Raises
-        ------
-        DataError
-            If the others are not from the same draws of the same model.
-        """
-        alike = [other for other in others if isinstance(other, HurdlePredictive)]
-        if len(alike) < len(others) or any(other.atoms != self.atoms for other in alike):
-            raise DataError("predictions with different atoms were given; allowed are chunks of rows of one prediction")
-        base = cast(NumberPredictive, self.base.concatenate([other.base for other in alike]))
-        log_mass = torch.cat([self.log_mass, *(other.log_mass for other in alike)], 1)
+    def _join(self, base: NumberPredictive, others: Sequence[Self]) -> Self:
+        log_mass = torch.cat([self.log_mass, *(other.log_mass for other in others)], 1)
         return replace(self, base=base, log_mass=log_mass)
 
     def take(self, rows: Any) -> Self:

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fathomless.posterior.distributions import ClassPredictive, Labels, Predictive, Values, check_alike, to_double
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import Labels, Predictive, Values, check_alike, to_double
 from fathomless.posterior.uncertainty import Spread, Uncertainty
 from fathomless.system.draws import bernoulli
 from fathomless.system.errors import DataError

@@ -9,26 +9,24 @@ with the step :math:`\delta` and a continuous law F, the law of Y before roundin
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fathomless.posterior.censoring import log_probability
+from fathomless.posterior.derived import MappedPredictive
 from fathomless.posterior.distributions import (
     ContinuousPredictive,
     NumberPredictive,
-    Predictive,
     Values,
     match_type,
     to_double,
 )
 from fathomless.posterior.transformed import TransformedPredictive
-from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.errors import DataError
 
 __all__ = ["LatticePredictive", "crps_of_points"]
@@ -39,7 +37,7 @@ _MOST_POINTS = 4096  # points of this sum; more are thinned out
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LatticePredictive(NumberPredictive):
+class LatticePredictive(MappedPredictive):
     """Predictive distribution of one target on the points offset + k step, with whole numbers k.
 
     Arguments and results have the shape (N,), or (N, 1) if the target was given as a column. Everything is float64 on
@@ -61,13 +59,14 @@ class LatticePredictive(NumberPredictive):
         If the law has several targets, or the step is not positive and finite.
     """
 
+    _constant: ClassVar[str] = "lattices"
+
     base: ContinuousPredictive | TransformedPredictive
     step: float
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        if len(self.base.shape) == 2 and self.base.shape[1] != 1:
-            raise DataError(f"a law on a lattice was given {self.base.shape[1]} targets; allowed is 1")
+        super().__post_init__()
         if not 0.0 < self.step < math.inf or not math.isfinite(self.offset):
             raise DataError(
                 f"a lattice was given the step {self.step} and the offset {self.offset}; allowed are a positive, "
@@ -77,7 +76,7 @@ class LatticePredictive(NumberPredictive):
     @classmethod
     def of(cls, base: ContinuousPredictive | TransformedPredictive, step: float, offset: float = 0.0) -> Self:
         """Return the law of a target that is rounded to a lattice."""
-        return cls(base.log_weight, base.structure, base, step, offset, sampled=base.sampled, network=base.network)
+        return cls._derive(base, step, offset)
 
     @property
     def discrete(self) -> bool:
@@ -85,54 +84,15 @@ class LatticePredictive(NumberPredictive):
         return True
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the targets of all rows, (N,) or (N, 1)."""
-        return self.base.shape
-
-    @property
-    def continuous(self) -> ContinuousPredictive:
-        """Law of the target before rounding, or of its transform."""
-        return self.base.continuous
-
-    def with_continuous(self, continuous: ContinuousPredictive) -> Self:
-        """Return the prediction with another law before rounding."""
-        return replace(self, base=self.base.with_continuous(continuous))
-
-    @property
-    def network_means(self) -> Tensor:
-        """Mean of the target before rounding under each drawn network, shape (S, N, 1)."""
-        return self.base.network_means
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the parameters of all components in bytes."""
-        return self.base.nbytes
-
-    @property
-    def mean(self) -> Tensor:
-        r"""Mean of the target before rounding, which need not be a point of the lattice.
+    def moments(self) -> ContinuousPredictive | TransformedPredictive:
+        r"""Law of the target before rounding, whose mean need not be a point of the lattice.
 
         The mean of the points differs from it by at most
         :math:`\frac{\delta}{\pi} \sum_m \frac1m e^{-2 \pi^2 m^2 \sigma^2 / \delta^2}` for a normal law with standard
         deviation σ: 0.06 δ at the smallest scale, :math:`\delta / \sqrt{12}`, and 0.002 δ at half a step. Unlike it,
         the mean before rounding has derivatives in the inputs that do not vary within a step.
         """
-        return self.base.mean
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of the target before rounding, of which :meth:`uncertainty` gives the parts."""
-        return self.base.variance
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviation of the target before rounding."""
-        return self.base.std
-
-    @property
-    def mc_error(self) -> Tensor:
-        """Monte Carlo error of the mean; see :attr:`ContinuousPredictive.mc_error`."""
-        return self.base.mc_error
+        return self.base
 
     def cdf(self, y: Values) -> Tensor:
         """Probability of the points up to y, which broadcasts to the rows."""
@@ -216,36 +176,8 @@ class LatticePredictive(NumberPredictive):
         """
         return crps_of_points(self, self.round(y).reshape(self.shape), self.step)
 
-    def uncertainty(self) -> Uncertainty:
-        """Split the variance before rounding; see :meth:`ContinuousPredictive.uncertainty`."""
-        return self.base.uncertainty()
-
-    def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Return summaries of the distribution as columns; see :meth:`ContinuousPredictive.columns`.
-
-        The bounds of the intervals are points of the lattice.
-        """
-        return self._with_own_intervals(self.base.columns(targets, levels), targets, levels)
-
-    def concatenate(self, others: Sequence[Predictive]) -> Self:
-        """Return one prediction for these rows followed by those of the others.
-
-        Raises
-        ------
-        DataError
-            If the others are not from the same draws of the same model.
-        """
-        alike = [other for other in others if isinstance(other, LatticePredictive)]
-        same = all((other.step, other.offset) == (self.step, self.offset) for other in alike)
-        if len(alike) < len(others) or not same:
-            raise DataError(
-                "predictions on different lattices were given; allowed are chunks of rows of one prediction"
-            )
-        return replace(self, base=self.base.concatenate([other.base for other in alike]))
-
-    def take(self, rows: Any) -> Self:
-        """Return the prediction of some rows, given by an index or a mask."""
-        return replace(self, base=self.base.take(rows))
+    def _constants(self) -> tuple[Any, ...]:
+        return self.step, self.offset
 
     def round(self, y: Values) -> Tensor:
         """Return the nearest points of the lattice."""

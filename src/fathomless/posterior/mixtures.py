@@ -40,6 +40,7 @@ __all__ = [
     "concatenate_mixtures",
     "concatenate_rows",
     "integrate_log_density",
+    "map_quantiles",
     "safe_unit",
     "solve_quantile",
 ]
@@ -670,6 +671,17 @@ def solve_quantile(
         if not active.any():
             break
     return y
+
+
+def map_quantiles(source: Mixture, target: Mixture, y: Tensor) -> Tensor:
+    """Map values (..., N, T) of one law to those of another that have the same probability below them."""
+    lower = y <= source.mean
+    sign = torch.where(lower, 1.0, -1.0).to(y)
+    tail = source.tail(y, sign)  # of the near side, for a small relative error
+    # the probability is replaced by 1/2 where it is not used, so that no value is infinite
+    quantile = target.icdf(torch.where(lower, tail, 0.5))
+    exceeded = target.isf(torch.where(lower, 0.5, tail))
+    return torch.where(lower, quantile, exceeded)
 
 
 def integrate_log_density(log_density: Callable[[Tensor], Tensor], near: Tensor, far: Tensor) -> Tensor:

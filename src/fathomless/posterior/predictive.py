@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.distributions import (
-    ClassPredictive,
     ContinuousPredictive,
     Labels,
     NumberPredictive,

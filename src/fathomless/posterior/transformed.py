@@ -13,27 +13,23 @@ limit. Densities, probabilities, quantiles and samples have no limit.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fathomless.posterior.censoring import log_between
+from fathomless.posterior.derived import MappedPredictive
 from fathomless.posterior.distributions import (
     ContinuousPredictive,
-    NumberPredictive,
-    Predictive,
     Values,
     match_type,
     to_double,
 )
 from fathomless.posterior.mixtures import Component, Mixture, Normal
-from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.errors import DataError
 from fathomless.system.transforms import LogTransform
 
@@ -76,7 +72,7 @@ def match_moments(component: Component, transform: LogTransform) -> Normal:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TransformedPredictive(NumberPredictive):
+class TransformedPredictive(MappedPredictive):
     """Predictive distribution of one target, given that of its transform.
 
     Arguments and results have the shape (N,), or (N, 1) if the target was given as a column. Everything is float64 on
@@ -103,12 +99,13 @@ class TransformedPredictive(NumberPredictive):
     tensor([0., 0., 0.], dtype=torch.float64)
     """
 
+    _constant: ClassVar[str] = "transforms"
+
     base: ContinuousPredictive
     transform: LogTransform
 
     def __post_init__(self) -> None:
-        if len(self.base.shape) == 2 and self.base.shape[1] != 1:
-            raise DataError(f"a law of a transformed target was given {self.base.shape[1]} targets; allowed is 1")
+        super().__post_init__()
         components = [self.base.component, *(law.component for law in self.base.residual_laws)]
         other = [type(part).__name__ for part in components if not isinstance(part, Normal)]
         if other:
@@ -117,30 +114,15 @@ class TransformedPredictive(NumberPredictive):
     @classmethod
     def of(cls, base: ContinuousPredictive, transform: LogTransform) -> Self:
         """Return the law of the target, given that of its transform."""
-        return cls(base.log_weight, base.structure, base, transform, sampled=base.sampled, network=base.network)
+        return cls._derive(base, transform)
 
     @property
     def discrete(self) -> bool:
         """False."""
         return False
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the targets of all rows, (N,) or (N, 1)."""
-        return self.base.shape
-
-    @property
-    def continuous(self) -> ContinuousPredictive:
-        """Law of the transformed target."""
-        return self.base
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the parameters of all components in bytes."""
-        return self.base.nbytes
-
     @cached_property
-    def matched(self) -> ContinuousPredictive:
+    def moments(self) -> ContinuousPredictive:
         """The law with a Gaussian of the same mean and variance in place of the law of y in each component.
 
         Moments of y, and the parts of its variance, are those of this law; its density is another one.
@@ -151,31 +133,6 @@ class TransformedPredictive(NumberPredictive):
             ]
             component = match_moments(self.base.component, self.transform)
             return replace(self.base, component=component, residual_laws=tuple(laws))
-
-    @property
-    def network_means(self) -> Tensor:
-        """Mean of the target under each drawn network, shape (S, N, 1)."""
-        return self.matched.network_means
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean of the target, with a limit on its values; see the module."""
-        return self.matched.mean
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of the target, with a limit on its values."""
-        return self.matched.variance
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviation of the target, with a limit on its values."""
-        return self.matched.std
-
-    @property
-    def mc_error(self) -> Tensor:
-        """Monte Carlo error of the mean; see :attr:`ContinuousPredictive.mc_error`."""
-        return self.matched.mc_error
 
     def cdf(self, y: Values) -> Tensor:
         """Probability that the target is below y, which broadcasts to the rows."""
@@ -236,33 +193,5 @@ class TransformedPredictive(NumberPredictive):
 
         return torch.as_tensor(metrics.crps_law(to_double(y).reshape(self.shape), self), device="cpu")
 
-    def uncertainty(self) -> Uncertainty:
-        """Split the variance of y; see :meth:`ContinuousPredictive.uncertainty`."""
-        return self.matched.uncertainty()
-
-    def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Return summaries of the distribution as columns; see :meth:`ContinuousPredictive.columns`."""
-        return self._with_own_intervals(self.matched.columns(targets, levels), targets, levels)
-
-    def concatenate(self, others: Sequence[Predictive]) -> Self:
-        """Return one prediction for these rows followed by those of the others.
-
-        Raises
-        ------
-        DataError
-            If the others are not from the same draws of the same model.
-        """
-        alike = [other for other in others if isinstance(other, TransformedPredictive)]
-        if len(alike) < len(others) or any(other.transform != self.transform for other in alike):
-            raise DataError(
-                "predictions with different transforms were given; allowed are chunks of rows of one prediction"
-            )
-        return replace(self, base=self.base.concatenate([other.base for other in alike]))
-
-    def take(self, rows: Any) -> Self:
-        """Return the prediction of some rows, given by an index or a mask."""
-        return replace(self, base=self.base.take(rows))
-
-    def with_continuous(self, continuous: ContinuousPredictive) -> Self:
-        """Return the prediction with another law of the transformed target."""
-        return replace(self, base=continuous)
+    def _constants(self) -> tuple[Any, ...]:
+        return (self.transform,)

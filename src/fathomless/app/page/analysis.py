@@ -17,7 +17,7 @@ from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.importance import Dependence, Importance, dependence, importance, row_groups
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import number
-from fathomless.posterior.distributions import ClassPredictive
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.system import io
 from fathomless.system.errors import FileError
 

@@ -1,7 +1,7 @@
 """Bayesian layers, which return their output and their divergence from the prior.
 
 The prior of every weight is N(0, s²). Scales and shifts of normalisation layers have no sensible prior around 0 and
-have none by default.
+have none by default. The weights of the first layer can have a scale for each input column (:func:`column_decay`).
 """
 
 import math
@@ -24,6 +24,7 @@ __all__ = [
     "BayesianLayer",
     "MeanField",
     "WeightPrior",
+    "column_decay",
     "gaussian_divergence",
     "prior_scales",
     "weight_decay",
@@ -40,7 +41,7 @@ _NORMS = (
 
 @dataclass(frozen=True)
 class WeightPrior:
-    """N(0, s²) on every weight.
+    """N(0, s²) on every weight, or an inferred scale for each column of the table.
 
     Attributes
     ----------
@@ -51,11 +52,16 @@ class WeightPrior:
         If true, s of a matrix or kernel decreases with the number of its inputs.
     norms : bool
         If true, scales and shifts of normalisation layers have the prior too.
+    columns : bool
+        If true, the weights of each input of the first layer, if this is a linear map, have a common scale that is
+        integrated out (:func:`column_decay`): weights of columns without information shrink to 0, and those of other
+        columns stay large. Only for point estimates. The head of depth 0, a linear model, has the prior N(0, s²).
     """
 
     scale: float = 1.0
     fan_in: bool = False
     norms: bool = False
+    columns: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.scale < math.inf:
@@ -157,8 +163,61 @@ def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -
     return 0.5 * ((mean / prior_scale).square() + ratio - 1.0 - ratio.log()).sum()
 
 
+def column_decay(weight: Tensor, scale: float = 1.0) -> Tensor:
+    r"""Return −log p(W) + log p(0) of the first weight matrix, under a prior with a scale for each input column.
+
+    With D columns and H units, the weights :math:`w_j` of column j have a common precision :math:`\alpha_j`,
+
+    .. math:: w_j \mid \alpha_j \sim N(0, s^2 I_H / (\alpha_j \sqrt D)), \qquad
+              \alpha_j \sim \mathrm{Gamma}(1, \tfrac12) .
+
+    Integrated over :math:`\alpha_j`, this is a multivariate Student's t with two degrees of freedom:
+
+    .. math:: -\log p(W) = \tfrac12 (H + 2) \sum_j \log (1 + \sqrt D\, |w_j|^2 / s^2) + \text{const} .
+
+    Its gradient is that of weight decay with the conditional mean of the precision,
+    :math:`(H + 2) / (1 + \sqrt D\, |w_j|^2 / s^2)`. The decay is strong for columns with small weights and weak for
+    those with large weights. The precisions have the same prior in :mod:`fathomless.inference.mcmc.scales`.
+
+    Parameters
+    ----------
+    weight : Tensor, shape (..., H, D)
+        First weight matrix, or those of several networks.
+    scale : float
+        s.
+
+    Returns
+    -------
+    float64 Tensor, scalar
+        Decay in nats, summed over columns and networks.
+
+    References
+    ----------
+    R. Neal, "Bayesian Learning for Neural Networks", 1996, section 1.2.3 (automatic relevance determination).
+
+    Examples
+    --------
+    >>> column_decay(torch.tensor([[1.0, 0.0, 0.0, 0.0]])).item()  # 1.5 log 3
+    1.6479184...
+    """
+    units, columns = weight.shape[-2:]
+    square = weight.square().sum(-2)
+    return 0.5 * (units + 2) * (square * (math.sqrt(columns) / scale**2)).log1p().double().sum()
+
+
 def prior_scales(module: nn.Module, prior: "WeightPrior") -> dict[str, float]:
-    """Return the prior standard deviation s of every parameter of `module` that has the prior, by name."""
+    """Return the prior standard deviation s of every parameter of `module` that has the prior, by name.
+
+    Raises
+    ------
+    DataError
+        If the prior has scales for columns, which only point estimates of networks of unbounded depth can have.
+    """
+    if prior.columns:
+        raise DataError(
+            f"{prior} was given; scales for columns need point estimates of a network of layers and heads "
+            "(weights='map'): set columns=False"
+        )
     names = dict(module.named_parameters()).keys()  # shared parameters once
     return {
         full: prior.scale_of(parameter[0] if isinstance(part, StackedLinear) else parameter)

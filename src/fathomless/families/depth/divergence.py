@@ -1,13 +1,21 @@
 """Divergences of the weights, and their coefficients for each depth: a depth is charged for the weights it uses."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales, weight_decay, weight_decay_of_many
-from fathomless.nn.stacked import StackedLinear
+from fathomless.nn.layers import (
+    BayesianLayer,
+    WeightPrior,
+    column_decay,
+    prior_scales,
+    weight_decay,
+    weight_decay_of_many,
+)
+from fathomless.nn.stacked import Apart, StackedLinear
 
 __all__ = ["Charges", "tabulate_charges"]
 
@@ -18,20 +26,26 @@ class Charges(NamedTuple):
     Attributes
     ----------
     owners : list of (nn.Module, str)
-        Module and attribute name of each of the P point estimates with a prior.
+        Module and attribute name of each of the P point estimates with a Gaussian prior.
     sizes : list of int
-        Number of elements of each point estimate.
-    table : float64 Tensor, shape (m, P + Bayesian parts)
-        Coefficient at each depth of ½|θ|² of each point estimate (1/s² or 0), and of the divergence of each Bayesian
-        part (1 or 0).
+        Number of elements of each of these.
+    first : list of nn.Module
+        First linear map of the network, or of each of several networks, if its weights have a scale for each column.
+    scale : float
+        Scale of its prior.
+    table : float64 Tensor, shape (m, P + first + Bayesian parts)
+        Coefficient at each depth of ½|θ|² of each point estimate (1/s² or 0), of the decay of the first map, and of the
+        divergence of each Bayesian part (1 or 0).
     """
 
     owners: list[tuple[nn.Module, str]]
     sizes: list[int]
+    first: list[nn.Module]
+    scale: float
     table: Tensor
 
     def decay(self, sizes: Tensor, shared: bool) -> Tensor:
-        """Return ½|θ|² of every point estimate, (P,).
+        """Return ½|θ|² of every point estimate, and the decay of the first map, (P,) or (P + 1,).
 
         Parameters
         ----------
@@ -42,10 +56,15 @@ class Charges(NamedTuple):
         """
         present = [getattr(owner, name) for owner, name in self.owners]  # looked up now: they may be replaced
         if shared and present:
-            return 0.5 * torch.stack([p.square().sum() for p in present]).double()
-        if any(isinstance(owner, StackedLinear) for owner, _ in self.owners[:1]):
-            return weight_decay_of_many(present)
-        return weight_decay(present, sizes)
+            decay = 0.5 * torch.stack([p.square().sum() for p in present]).double()
+        elif any(isinstance(owner, StackedLinear) for owner, _ in self.owners[:1]):
+            decay = weight_decay_of_many(present)
+        else:
+            decay = weight_decay(present, sizes)
+        if not self.first:
+            return decay
+        weights = [cast(Tensor, linear.weight) for linear in self.first]
+        return torch.cat([decay, torch.stack([column_decay(weight, self.scale) for weight in weights]).sum()[None]])
 
 
 def tabulate_charges(
@@ -65,20 +84,39 @@ def tabulate_charges(
         True if deeper networks are charged for a head, too.
     """
     owners, sizes = [], []
-    plain, bayesian = [], []  # coefficients of point estimates and of Bayesian parts
+    plain, column, bayesian = [], [], []  # coefficients of point estimates, of the first map and of Bayesian parts
+    layer = dict(parts).get("layers.1")
+    first = _find_first(layer) if prior.columns and layer is not None else []
+    gaussian = replace(prior, columns=False)
     for name, part in parts:
         kind, _, number = name.partition(".")
         one_depth = kind == "heads" and not cumulative
-        first = 0 if kind == "readout" else int(number)
-        used = [float(depth == first if one_depth else depth >= first) for depth in depths]
+        at = 0 if kind == "readout" else int(number)
+        used = [float(depth == at if one_depth else depth >= at) for depth in depths]
         if isinstance(part, BayesianLayer):
             bayesian.append(used)
             continue
         parameters = dict(part.named_parameters())
-        for parameter, scale in prior_scales(part, prior).items():
-            owner, _, leaf = parameter.rpartition(".")
-            owners.append((part.get_submodule(owner), leaf))
+        for parameter, scale in prior_scales(part, gaussian).items():
+            path, _, leaf = parameter.rpartition(".")
+            owner = part.get_submodule(path)
+            if owner in first and leaf == "weight":
+                column = [used]
+                continue
+            owners.append((owner, leaf))
             sizes.append(parameters[parameter].numel())
             plain.append([share / scale**2 for share in used])
-    table = torch.tensor([*plain, *bayesian], dtype=torch.float64, device="cpu").reshape(-1, len(depths)).T
-    return Charges(owners, sizes, table.contiguous())
+    table = torch.tensor([*plain, *column, *bayesian], dtype=torch.float64, device="cpu").reshape(-1, len(depths)).T
+    return Charges(owners, sizes, first, prior.scale, table.contiguous())
+
+
+def _find_first(layer: nn.Module) -> list[nn.Module]:
+    """Return the first linear map of a layer, one for each network of stacked ones; [] if other weights come first."""
+    for inner in layer.modules():
+        if isinstance(inner, BayesianLayer):
+            return []
+        if isinstance(inner, Apart):
+            return [linear for member in inner.members for linear in _find_first(member)]
+        if list(inner.parameters(recurse=False)):
+            return [inner] if isinstance(inner, nn.Linear | StackedLinear) and inner.weight.shape[-1] else []
+    return []

@@ -106,8 +106,10 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
     def _uses_hmc(self) -> bool:
         return bool(self._choice("weights") == "hmc")
 
-    def _model_options(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
-        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
+    def _model_options(self, prior: float | str | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+        if prior == "columns":
+            prior = WeightPrior(columns=True)
+        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior, "columns"))
         return {"weight_prior": prior, "seed": fold_in(seed, "weights"), "dtype": dtype}
 
     def _check_memory(

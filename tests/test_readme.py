@@ -22,7 +22,8 @@ def test_the_first_example_of_readme_prints_the_output_shown_below_it() -> None:
     words, numbers = _parts(printed.getvalue())
     shown_words, shown_numbers = _parts(output)
     assert words == shown_words
-    np.testing.assert_allclose(numbers, shown_numbers, rtol=0.05, atol=0.05)  # other machines round otherwise
+    # processors round differently, and training amplifies it: between two of them, predictions differed by 12 %
+    np.testing.assert_allclose(numbers, shown_numbers, rtol=0.2, atol=0.1)
 
 
 def _parts(text: str) -> tuple[list[str], list[float]]:

@@ -154,6 +154,10 @@ def test_an_evaluation_as_json_is_that_of_the_predictions(call: Call) -> None:
     assert found["scores"]["rmse"]["value"] == pytest.approx(np.sqrt(np.mean((y - mean) ** 2)), rel=1e-12)
     assert found["scores"]["mae"]["value"] == pytest.approx(np.mean(np.abs(y - mean)), rel=1e-12)
     assert found["constant"]["rmse"]["value"] == pytest.approx(y.std(), rel=1e-12)
+    by_width = found["coverage_by_group"][0]
+    assert by_width["variable"] == "interval width"
+    covered = sum(group["rows"] * group["coverage"] for group in by_width["groups"]) / (N - 1)
+    assert covered == pytest.approx(found["scores"]["coverage_90"]["value"], abs=1e-12)
 
 
 @pytest.mark.parametrize("target", ["grade", "level", "sold"])

@@ -6,6 +6,7 @@ import gc
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -157,6 +158,7 @@ def evaluate(given: argparse.Namespace) -> int:
             rows=evaluation.rows,
             scores=scores_of(evaluation),
             constant=scores_of(evaluation, "baseline"),
+            coverage_by_group=[asdict(found) for found in evaluation.conditional],
             findings=findings_of(findings),
         )
     else:

@@ -11,9 +11,9 @@ from accelerator import cases, run_case
 from battery.cases import CASES, Case
 from fathomless.families.registry import options
 from fathomless.inference.out_of_fold import recalibration
-from short_recalibration import MOST_STEPS
 
 STEPS = ("fit", "predict", "methods", "save", "processor")
+RECALIBRATION = 6  # steps of its networks
 #: Cases with further steps: one for each way to keep a run, and for exports, made of copies on the processor.
 RESUMED = ("depth-regression", "sparse-classification", "continuous-classification", "manifold-classification")
 RESUMED += ("ensemble-classification", "finite-regression")
@@ -44,11 +44,10 @@ def _quicker(case: Case) -> Case:
     least: dict[str, Any] = {"epochs": 4, "weight_draws": 2 + 2 * (case.family.name != "continuous")}
     if case.name not in RESUMED:  # a pause is where the history gets a row, which needs some steps
         least["batch_size"] = 48
-        if case.family.name != "depth":  # whose evaluations choose layers between epochs
-            least["epochs"] = 2
+        least["epochs"] = 2
     if case.family.name == "sparse" and (not case.plain or case.task == "regression"):
         least["temperature"] = 0.5  # not chosen among candidates
-    stages = {name: 20 for name in ("candidate_steps", "decoder_steps", "latent_steps") if name in case.options}
+    stages = {name: 10 for name in ("candidate_steps", "decoder_steps", "latent_steps") if name in case.options}
     known = options(case.family, case.task)
     return replace(case, options={**{k: v for k, v in least.items() if k in known}, **case.options, **stages})
 
@@ -63,7 +62,7 @@ def main(names: list[str]) -> None:
     """Print a line for each case whose name is among those given, or for every one."""
     import simulated
 
-    recalibration._MOST_STEPS = MOST_STEPS
+    recalibration._MOST_STEPS = RECALIBRATION
     assert torch.Generator is simulated.Generator  # type: ignore[comparison-overlap]
     torch.set_num_threads(1)
     for case in chosen():

@@ -32,7 +32,11 @@ TABLES = {
     "wine_recognition": "classification",
     "breast_cancer": "classification",
 }
-_SMOKE = {"graph": {"chains": 2, "sweeps": 200, "states": 40}, "depth": {"epochs": 40}, "meanfield": {"epochs": 40}}
+_SMOKE = {
+    "graph": {"chains": 2, "sweeps": 200, "states": 40},
+    "depth": {"cv": 3, "epochs": 40},
+    "meanfield": {"epochs": 40},
+}
 
 
 def run(request: Request) -> Result:

@@ -51,14 +51,14 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
 def run(request: Request) -> Result:
     """Train both networks; see :class:`experiments.Module`. The data folder is needed.
 
-    The smoke run has five epochs on 300 images.
+    The smoke run has three epochs on 300 images.
     """
     full = request.mode == "full"
     own = PROTOCOLS[request.preset]
     settings: dict[str, Any] = {
         "seed": request.seed,
         "rows": 10_000 if full else 300,
-        "epochs": 10 if full else 5,
+        "epochs": 10 if full else 3,
         "batch_size": 128 if full else 20,
         "paths": 16 if full else 2,
         **own,

@@ -43,11 +43,12 @@ def run(request: Request) -> Result:
     """
     full = request.mode == "full"
     models = MODELS if full else {name: MODELS[name] for name in ("continuous", "udn", "meanfield")}
+    short: Mapping[str, Any] = {} if full else {"continuous": {"cv": 3}, "udn": {"cv": 3}}
     settings: dict[str, Any] = {
         "seed": request.seed,
         "splits": dict(SPLITS) if full else {"diabetes": 1},
-        "models": {name: dict(options) for name, (_, options) in models.items()},
-        "options": {} if full else {"epochs": 15, "learning_rate": 0.02},
+        "models": {name: {**options, **short.get(name, {})} for name, (_, options) in models.items()},
+        "options": {} if full else {"epochs": 10, "learning_rate": 0.03},
     }
     cells = [(table, name, s) for table, count in settings["splits"].items() for name in models for s in range(count)]
     parts = {f"{t}/{name}/{s}": partial(_part, settings, t, name, s, request.data) for t, name, s in cells}
@@ -88,7 +89,7 @@ def _part(
     seed = settings["seed"] + s
     X, y = np.asarray(dataset.X, dtype=np.float64), np.asarray(dataset.y, dtype=np.float64)
     train, test = split(len(X), seed)
-    kind, options = cast(tuple[Any, Mapping[str, Any]], MODELS[name])
+    kind, options = cast(Any, MODELS[name][0]), settings["models"][name]
     start = time.process_time()
     estimator = kind(random_state=seed, **{**options, **settings["options"]}).fit(X[train], y[train])
     seconds = time.process_time() - start

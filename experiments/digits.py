@@ -26,7 +26,7 @@ _TRAIN = 1257
 _ONE: Mapping[str, Any] = {"cv": 1, "epochs": 40, "batch_size": 128}
 _SHORT: Mapping[str, Any] = {
     "cv": 1,
-    "epochs": 6,
+    "epochs": 4,
     "batch_size": 32,
     "training_draws": 1,
     "weight_draws": 4,

@@ -56,7 +56,7 @@ def run(request: Request) -> Result:
     own |= {"rank": 24, "epochs": 3000, "chains": 4, "warm_up": 1500, "kept": 3000, "leapfrogs": 40, "paths": 200}
     if not full:
         own |= {"repetitions": 1, "width": 6, "hidden": 8, "options": {"cv": 2, "epochs": 40}, "epochs": 40}
-        own |= {"chains": 2, "warm_up": 60, "kept": 40, "leapfrogs": 8, "paths": 40, "rank": 6}
+        own |= {"chains": 2, "warm_up": 60, "kept": 24, "leapfrogs": 8, "paths": 40, "rank": 6}
     settings = {"seed": request.seed, "preset": request.preset, **own}
     parts = {
         f"{method}/{s}": partial(_part, settings, method, s) for method in METHODS for s in range(own["repetitions"])

@@ -57,12 +57,12 @@ def run(request: Request) -> Result:
     scikit-learn, one split and short stages. It needs no data folder.
     """
     full = request.mode == "full"
-    short = {"candidates": 20, "candidate_steps": 200, "decoder_steps": 200, "latent_steps": 80, "width": 16}
+    short = {"candidates": 12, "candidate_steps": 120, "decoder_steps": 120, "latent_steps": 50, "width": 16}
     settings: dict[str, Any] = {
         "seed": request.seed,
         "splits": dict(SPLITS) if full else {"diabetes": 1},
         "options": {} if full else short,
-        "mean_field_steps": 3000 if full else 300,
+        "mean_field_steps": 3000 if full else 150,
         "library": {} if full else {"epochs": 30},
     }
     cells = [(table, s) for table, count in settings["splits"].items() for s in range(count)]

@@ -114,9 +114,9 @@ def run(request: Request) -> Result:
     }
     own |= {"steps": 100, "units": 64, "draws": 10, "epochs": 3000, "paths": 200, "monotone_steps": 256}
     if not full:
-        short = {"cv": 2, "epochs": 36, "learning_rate": 0.025}
-        own |= {"repetitions": 1, "options": short, "bimodal_steps": 60, "bimodal_paths": 64, "bimodal_draws": 2}
-        own |= {"steps": 20, "units": 16, "draws": 2, "epochs": 60, "paths": 40, "monotone_steps": 64}
+        short = {"cv": 2, "epochs": 24, "learning_rate": 0.035}
+        own |= {"repetitions": 1, "options": short, "bimodal_steps": 50, "bimodal_paths": 64, "bimodal_draws": 2}
+        own |= {"steps": 20, "units": 16, "draws": 2, "epochs": 60, "paths": 40, "monotone_steps": 32}
     settings = {"seed": request.seed, "preset": request.preset, **own}
     fitted = _fit_as_in_paper if paper else _fit_default
     parts: dict[str, Any] = {

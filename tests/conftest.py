@@ -65,6 +65,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def files_are_left_to_the_system() -> Iterator[None]:
+    """Do not wait until files are on the disk: only a loss of power would show it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def few_steps_of_recalibration(request: pytest.FixtureRequest) -> Iterator[None]:
     """Train recalibrations for a few steps, except in modules with the marker ``recalibration``."""

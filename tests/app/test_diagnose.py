@@ -1,6 +1,7 @@
 """Findings: silent on healthy fits and on calibrated forecasts, loud on sick ones."""
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import math
@@ -63,6 +64,12 @@ def regressor(**options: Any) -> UnboundedDepthRegressor:
     return UnboundedDepthRegressor(**{"width": 8, "random_state": 0, **options})
 
 
+@functools.cache
+def of_a_line(cv: int | str = "auto") -> UnboundedDepthRegressor:
+    """Return a fit that several tests only look at."""
+    return regressor(epochs=120, cv=cv).fit(*line(80))
+
+
 def classifier(**options: Any) -> UnboundedDepthClassifier:
     return UnboundedDepthClassifier(**{"width": 8, "random_state": 0, **options})
 
@@ -117,7 +124,7 @@ def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) ->
     table = readers.read_table(data_folder / "tabular" / "adult.csv.xz")
     some = np.random.default_rng(0).permutation(len(table["income"]))[:600]
     X = make_frame({name: values[some] for name, values in table.items() if name not in ("income", "split")})
-    assert not problems(looked_over(UnboundedDepthClassifier(random_state=0), X, table["income"][some]))
+    assert not problems(looked_over(UnboundedDepthClassifier(cv=4, random_state=0), X, table["income"][some]))
 
 
 # ---------------------------------------------------------------------------------------------- sick fits
@@ -236,7 +243,8 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(600, 3)), rng.normal(size=600)
     y = y if task == "regression" else y > 0.0
-    estimator: Estimator = regressor(epochs=300) if task == "regression" else classifier(epochs=300)
+    make = regressor if task == "regression" else classifier
+    estimator: Estimator = make(cv=4, epochs=200)
     findings = looked_over(estimator, X[:300], y[:300], (X[300:], y[300:]))
     assert "No better than a constant prediction on new.csv" in problems(findings)
 
@@ -278,12 +286,12 @@ def test_labels_learned_by_heart_are_overfitted() -> None:
 
 def test_rows_from_elsewhere_are_told_from_overfitting() -> None:
     X, y = line(300, seed=1)
-    findings = looked_over(regressor(epochs=300), *line(300), new=(X + 3.0, y))
+    findings = looked_over(regressor(cv=4, epochs=300), *line(300), new=(X + 3.0, y))
     assert "Distribution shift on new.csv" in problems(findings)
     assert "Overfitting" not in findings
     assert "too narrow" in findings["Poor calibration on new.csv"].detail
     assert "Poor calibration on held-out rows" not in findings
-    assert not problems(looked_over(regressor(epochs=300), *line(300), new=line(300, seed=1)))
+    assert not problems(looked_over(regressor(cv=4, epochs=300), *line(300), new=line(300, seed=1)))
 
 
 @pytest.mark.parametrize("noise", ["learned", "input", 0.001])
@@ -482,7 +490,7 @@ def scored(name: str, value: float, error: float, constant: float = -1.0) -> Eva
     ],
 )
 def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error: float, overfitted: bool) -> None:
-    estimator = regressor(epochs=120).fit(*line(80))
+    estimator = of_a_line()
     training = scored("training rows", 0.0, 0.01)
     held_out = scored("held-out rows", value, error)
     found = diagnose(estimator, [held_out], training=training)
@@ -504,7 +512,7 @@ def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error:
 def test_a_file_is_compared_with_unseen_rows_and_not_with_those_of_the_training(
     value: float, rows: int, alarmed: bool
 ) -> None:
-    estimator, one = (regressor(epochs=120, cv=cv).fit(*line(80)) for cv in (10, 1))
+    estimator, one = (of_a_line(cv) for cv in (10, 1))
     kinds: list[tuple[str, ...]] = [(), ("no", "yes")]  # numbers and classes
     for unseen, labels in itertools.product(("held-out rows", "out-of-fold rows"), kinds):
         kind = {"labels": labels, "calibration": {}, "arrays": {"noise": np.ones((9, 1))}}
@@ -535,7 +543,7 @@ def test_errors_of_few_rows_count_by_student_s_law() -> None:
 
 @pytest.mark.parametrize(("same", "told"), [(True, False), (False, True)])
 def test_a_calibration_that_unseen_rows_share_is_not_put_down_to_the_rows(same: bool, told: bool) -> None:
-    estimator, rng = regressor(epochs=120).fit(*line(80)), np.random.default_rng(0)
+    estimator, rng = of_a_line(), np.random.default_rng(0)
     narrow = rng.beta(0.5, 0.5, (600, 1))
     p = np.full(600, 0.75)
     for given, known in (
@@ -578,7 +586,7 @@ def test_rows_of_the_same_law_are_not_called_unlike_those_of_the_training(seed: 
     [(-1.01, "No better than a constant"), (-0.95, "Hardly better than a constant"), (-0.8, None)],
 )
 def test_a_gain_over_the_constant_prediction_must_be_beyond_its_error(value: float, title: str | None) -> None:
-    estimator = regressor(epochs=120).fit(*line(80))
+    estimator = of_a_line()
     found = [finding.title for finding in diagnose(estimator, [scored("new.csv", value, 0.05)])]
     assert [t for t in found if "constant" in t] == ([f"{title} prediction on new.csv"] if title else [])
 

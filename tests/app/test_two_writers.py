@@ -68,6 +68,7 @@ def test_a_run_that_goes_on_under_other_versions_tells_it(
     monkeypatch.chdir(tmp_path)
     write_table("data.csv")
     chains = ["--structure", "graph", "--sweeps", "24", "--states", "4", "--networks", "4", "--chains", "2", "--quiet"]
+    chains += ["--engine", "numpy"]  # which is not compiled first
     words = SHORT if structure == "depth" else ["fit", "data.csv", "--target", "price", "--out", "run", *chains]
     words = [*words, "--checkpoint.seconds", "0"]
     remove, save = io.remove, io.save

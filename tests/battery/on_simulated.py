@@ -9,11 +9,16 @@ import torch
 from accelerator import cases, run_case
 
 from battery.cases import CASES, Case
+from fathomless.families.baselines import trajectories
+from fathomless.families.manifold import sampling
 from fathomless.families.registry import options
 from fathomless.inference.out_of_fold import recalibration
-from short_recalibration import MOST_STEPS
 
 STEPS = ("fit", "predict", "methods", "save", "processor")
+RECALIBRATION = 6  # steps of its networks
+CHAIN = 20  # states of chains in latent spaces and in subspaces
+#: Steps and counts of the families that have them.
+SHORT = {"candidate_steps": 10, "decoder_steps": 10, "latent_steps": 10, "passes": 8, "networks": 4}
 #: Cases with further steps: one for each way to keep a run, and for exports, made of copies on the processor.
 RESUMED = ("depth-regression", "sparse-classification", "continuous-classification", "manifold-classification")
 RESUMED += ("ensemble-classification", "finite-regression")
@@ -44,11 +49,10 @@ def _quicker(case: Case) -> Case:
     least: dict[str, Any] = {"epochs": 4, "weight_draws": 2 + 2 * (case.family.name != "continuous")}
     if case.name not in RESUMED:  # a pause is where the history gets a row, which needs some steps
         least["batch_size"] = 48
-        if case.family.name != "depth":  # whose evaluations choose layers between epochs
-            least["epochs"] = 2
-    if case.family.name == "sparse" and (not case.plain or case.task == "regression"):
-        least["temperature"] = 0.5  # not chosen among candidates
-    stages = {name: 20 for name in ("candidate_steps", "decoder_steps", "latent_steps") if name in case.options}
+        least["epochs"] = 2
+    if case.family.name == "sparse":  # chosen among candidates once
+        least["temperature"] = (1.0, 0.1) if case.name == "sparse-classification" else 0.5
+    stages = {name: value for name, value in SHORT.items() if name in case.options}
     known = options(case.family, case.task)
     return replace(case, options={**{k: v for k, v in least.items() if k in known}, **case.options, **stages})
 
@@ -63,7 +67,9 @@ def main(names: list[str]) -> None:
     """Print a line for each case whose name is among those given, or for every one."""
     import simulated
 
-    recalibration._MOST_STEPS = MOST_STEPS
+    recalibration._MOST_STEPS = RECALIBRATION
+    sampling.sample_latent.__defaults__ = (CHAIN,)
+    trajectories._WARM_UP = CHAIN
     assert torch.Generator is simulated.Generator  # type: ignore[comparison-overlap]
     torch.set_num_threads(1)
     for case in chosen():

@@ -197,7 +197,7 @@ def test_a_file_for_onnx_runtime(tmp_path: Path) -> None:
 def test_a_file_for_torch(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    options = {"hidden": 4, "solver": Heun(steps=2), "epochs": 4, "cv": 2, "weight_draws": 3, "random_state": 0}
+    options = {"hidden": 4, "solver": Heun(steps=2), "epochs": 4, "cv": 1, "weight_draws": 2, "random_state": 0}
     estimator = ContinuousDepthRegressor(**options).fit(X, X[:, 0])
     told = estimator.export(tmp_path / "model.pt2", levels=[0.2])
     extra = {"metadata.json": ""}

@@ -26,7 +26,7 @@ from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError
 from fathomless.system.transforms import LogTransform
 
-QUICK = {"epochs": 80, "width": 8, "cv": 3, "random_state": 0}
+QUICK = {"epochs": 50, "width": 8, "cv": 3, "learning_rate": 0.02, "random_state": 0}
 MANIFOLD = {"width": 8, "candidates": 20, "candidate_steps": 120, "latent_dim": 4, "decoder_width": 16}
 MANIFOLD |= {"decoder_steps": 150, "components": 4, "latent_steps": 60}
 RNG = np.random.default_rng(0)

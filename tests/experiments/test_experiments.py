@@ -1,6 +1,7 @@
 """Experiments: their small versions run and show what they must; results, verdicts and parts are what they say."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -8,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ FINITE = st.floats(-1e6, 1e6)
 
 
 # ------------------------------------------------------------------------------------------------- the experiments
+
+
+@pytest.fixture(autouse=True, scope="module")
+def data_sets_are_read_once() -> Iterator[None]:
+    """Keep data sets, whose reading takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "load", functools.cache(datasets.load))
+        yield
 
 
 @pytest.fixture(scope="session")

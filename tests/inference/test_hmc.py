@@ -86,7 +86,7 @@ def test_degrees_of_freedom_and_precision_match_quadrature() -> None:
     observed = ScaledNoise(y, torch.ones(40, dtype=F64), 4.0, free=True)
     g, zero = np.random.default_rng(2), np.zeros((40, 1))
     noise, seen = observed.start(g), []
-    for _ in range(12_000):
+    for _ in range(6_000):
         noise = observed.redraw(zero, noise, g)
         seen.append([math.log(float(noise.df[0]) - 2.0), math.log(float(noise.precision[0]))])
     log_df, log_tau = np.linspace(math.log(0.05), math.log(198.0), 161), np.linspace(-1.5, 4.5, 181)
@@ -98,7 +98,7 @@ def test_degrees_of_freedom_and_precision_match_quadrature() -> None:
     mass /= mass.sum()
     for column, (axis, grid) in enumerate(((1, log_df), (0, log_tau))):
         marginal = mass.sum(axis)
-        draws = np.array(seen)[2000:, column].reshape(4, -1)
+        draws = np.array(seen)[1000:, column].reshape(4, -1)
         assert abs(draws.mean() - marginal @ grid) < 5.0 * mcse_mean(draws) + 0.01
 
 
@@ -235,7 +235,7 @@ def test_hmc_leaves_prior_invariant(kind: str) -> None:
         return told
 
     found = joint_distribution_test(
-        forward, transition, redraw, statistics, 20, 50, np.random.default_rng(5), forward_draws=2000
+        forward, transition, redraw, statistics, 16, 40, np.random.default_rng(5), forward_draws=1000
     )
     assert found.p > 1e-3, str(found)
 

@@ -1,5 +1,6 @@
 """The fit of the recalibration to planted laws of the residual."""
 
+import functools
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.posterior.neighbors import NeighborRows
 from fathomless.posterior.recalibration import NEAR_KINDS, Recalibration
+from short_recalibration import limit_steps
 
 pytestmark = pytest.mark.recalibration
 
@@ -43,6 +45,12 @@ def _laws(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator, folds: i
     )
 
 
+@pytest.fixture
+def fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train for a part of the steps, where two fits are compared with each other."""
+    limit_steps(monkeypatch, 100)
+
+
 def tensors(rows: OutOfFoldLaws) -> dict[str, torch.Tensor]:
     return {name: value for name, value in vars(rows).items() if value is not None}
 
@@ -50,6 +58,13 @@ def tensors(rows: OutOfFoldLaws) -> dict[str, torch.Tensor]:
 def fit(rows: OutOfFoldLaws, seed: int = 0) -> tuple[Recalibration | None, float]:
     recalibration, fits = fit_recalibration(rows, torch.zeros(1, dtype=torch.float64), seed)
     return recalibration, fits[0].gain
+
+
+@functools.cache
+def fitted(kind: str) -> tuple[OutOfFoldLaws, Recalibration | None, float]:
+    """Rows of a kind, and their fit, which several tests look at."""
+    rows, _ = rows_of(kind)
+    return rows, *fit(rows)
 
 
 def new_log_density(recalibration: Recalibration, rows: OutOfFoldLaws) -> torch.Tensor:
@@ -60,8 +75,7 @@ def new_log_density(recalibration: Recalibration, rows: OutOfFoldLaws) -> torch.
 
 @pytest.mark.parametrize(("kind", "closed"), [("uneven", 0.7), ("skewed", 0.5)])
 def test_most_of_the_gap_to_a_planted_law_is_closed_on_new_rows(kind: str, closed: float) -> None:
-    rows, _ = rows_of(kind)
-    recalibration, gain = fit(rows)
+    _, recalibration, gain = fitted(kind)
     assert recalibration is not None
     new, truth = rows_of(kind, 4000, seed=1)
     gap = float((truth - new.log_density).mean())
@@ -72,16 +86,17 @@ def test_most_of_the_gap_to_a_planted_law_is_closed_on_new_rows(kind: str, close
 
 def test_a_correct_base_law_stays_unchanged_or_loses_little() -> None:
     used = 0
-    for seed in range(6):
+    for seed in range(3):
         rows, _ = rows_of("even", 100, seed)
         recalibration, _ = fit(rows, seed)
         if recalibration is not None:
             used += 1
             new, _ = rows_of("even", 4000, seed + 100)
             assert float((new_log_density(recalibration, new) - new.log_density).mean()) > -0.05
-    assert used <= 2
+    assert used <= 1
 
 
+@pytest.mark.usefixtures("fewer_steps")
 def test_the_result_depends_on_the_seed_only_through_its_networks() -> None:
     rows, _ = rows_of("uneven", 150)
     first, _ = fit(rows, 3)
@@ -97,6 +112,7 @@ def test_the_result_depends_on_the_seed_only_through_its_networks() -> None:
     assert abs(float(difference)) < 0.05
 
 
+@pytest.mark.usefixtures("fewer_steps")
 def test_a_weight_of_two_is_equivalent_to_two_rows() -> None:
     rows, _ = rows_of("uneven", 120)
     doubled = OutOfFoldLaws(**{name: torch.cat([value, value]) for name, value in tensors(rows).items()})
@@ -109,6 +125,7 @@ def test_a_weight_of_two_is_equivalent_to_two_rows() -> None:
         torch.testing.assert_close(value, other, rtol=1e-2, atol=1e-3, msg=name)  # trained in single precision
 
 
+@pytest.mark.usefixtures("fewer_steps")
 def test_the_order_of_the_rows_has_no_effect() -> None:
     rows, _ = rows_of("uneven", 120)
     order = torch.randperm(120, generator=torch.Generator().manual_seed(5))
@@ -140,8 +157,7 @@ def test_targets_are_recalibrated_separately() -> None:
 
 
 def test_no_row_can_lose_more_than_log_ten_nats() -> None:
-    rows, _ = rows_of("uneven")
-    recalibration, _ = fit(rows)
+    rows, recalibration, _ = fitted("uneven")
     assert recalibration is not None
     far = OutOfFoldLaws(**{**vars(rows), "y": rows.y + 30.0})
     far = OutOfFoldLaws(
@@ -237,6 +253,7 @@ def test_neighbours_without_information_are_not_stored() -> None:
     assert stored_fits == 0
 
 
+@pytest.mark.usefixtures("fewer_steps")
 def test_other_kinds_are_the_same_with_neighbours() -> None:
     rows, stored = near_rows("even", 60)
     rows = OutOfFoldLaws(**{**vars(rows), "y": rows.y * (0.9 * rows.x[:, :1]).exp()})

@@ -90,7 +90,7 @@ def joint(
     role: int = FREE,
     free: bool = False,
     chains: int = 16,
-    draws: int = 200,
+    draws: int = 120,
     moves: Engine | None = None,
     sweeps: int = 4,
     probit: bool = False,

@@ -255,7 +255,7 @@ def test_collapsed_edge_matches_brute_force() -> None:
 
     graph = Graph.of([0, 0, 0, 0.5, 0.6], [(3, 0), (4, 1)], 3)
     taken = {0: 0, 1: 0, 2: 0, 3: 0}
-    many = 20_000
+    many = 10_000
     state = state_of(graph, GraphPrior(1, 1, 1), 5, 0)
     state.a[0], state.u[3:5] = a, u
     state.a[3:5] = np.log(u / (1 - u))
@@ -349,7 +349,7 @@ def prior_chains(moves: Engine, setting: str, places: str, births: tuple[bool, .
         generator = np.random.default_rng(chain)
         state = empty(np.zeros((len(at), 0)), at, role, prior, movable=random_order)
         kept = []
-        for step in range(600):
+        for step in range(330):
             state = sweep(moves, state, generator, births)
             if step >= 60 and step % 3 == 0:
                 kept.append(statistics(graph_of(state)))
@@ -390,7 +390,7 @@ def test_hyperparameters_follow_their_conditionals(moves: Engine) -> None:
     for n in range(len(kept)):
         moves.draw_hyperparameters(state, priors, True, generator)
         kept[n] = state.law[:3]
-    logs = np.linspace(-5, 5, 41)
+    logs = np.linspace(-5, 5, 26)
     alpha, gamma, phi = np.exp(np.stack(np.meshgrid(logs, logs, logs, indexing="ij"))).reshape(3, -1)
     target = np.array([GraphPrior(*law).log_prob(graph) for law in zip(alpha, gamma, phi, strict=True)])
     target += -2.0 * np.log(alpha) - 1.5 / alpha + 3 * np.log(gamma) - 2 * gamma + 1.5 * np.log(phi) - phi
@@ -458,7 +458,7 @@ def test_moves_of_hidden_activations_keep_their_target(moves: Engine) -> None:
     target /= target.sum()
     for passes_of in (("slice_pass",), ("elliptical_pass",), ("slice_pass", "elliptical_pass")):
         state = start.copy()
-        generator, found = np.random.default_rng(0), np.empty(8000)
+        generator, found = np.random.default_rng(0), np.empty(4000)
         for n in range(len(found)):
             for name in passes_of:
                 getattr(moves, name)(state, generator)

@@ -163,7 +163,7 @@ def test_a_table_of_little_noise_wants_a_low_temperature() -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(-2.0, 2.0, (200, 2))
     y = np.sin(3.0 * X[:, 0]) + X[:, 1] ** 2 + 0.02 * rng.standard_normal(200)
-    fitted = SparseBayesRegressor(width=16, epochs=300, learning_rate=0.02, random_state=0).fit(X, y)
+    fitted = SparseBayesRegressor(width=16, epochs=200, learning_rate=0.03, random_state=0).fit(X, y)
     assert fitted.temperature_ <= 0.1
     first = fitted.candidates_[0]
     assert first["behind"] > 2.0 * first["behind_error"]
@@ -181,7 +181,7 @@ def test_a_table_of_noise_wants_the_highest() -> None:
 def test_the_noise_is_that_of_rows_which_the_candidate_has_not_seen() -> None:
     """At a low temperature a network fits its rows too well: what it takes for the scale of the noise is too small."""
     (X, y), fresh = table(80, 10, noise=1.0), table(1000, 10, noise=1.0, seed=1)
-    options: dict[str, Any] = {**QUICK, "epochs": 300, "learning_rate": 0.02, "width": 32, "temperature": (0.001,)}
+    options: dict[str, Any] = {**QUICK, "epochs": 180, "learning_rate": 0.03, "width": 32, "temperature": (0.001,)}
     fitted = SparseBayesRegressor(likelihood="gaussian", **options).fit(X, y)
     plain = SparseBayesRegressor(likelihood="gaussian", calibrate=False, **options).fit(X, y)
     assert all(map(torch.equal, state(fitted).values(), state(plain).values()))
@@ -194,7 +194,7 @@ def test_noise_of_long_tails_is_found() -> None:
     rng = np.random.default_rng(0)
     X, y = table(150)
     y = y + 3.0 * (rng.random(150) < 0.1) * rng.standard_normal(150)
-    options = {**QUICK, "epochs": 300, "learning_rate": 0.02, "temperature": (0.3,)}
+    options = {**QUICK, "epochs": 120, "learning_rate": 0.03, "temperature": (0.3,)}
     assert isinstance(SparseBayesRegressor(**options).fit(X, y).likelihood_, StudentT)
     assert isinstance(SparseBayesRegressor(likelihood="gaussian", **options).fit(X, y).likelihood_, Gaussian)
 

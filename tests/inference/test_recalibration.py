@@ -86,14 +86,14 @@ def test_most_of_the_gap_to_a_planted_law_is_closed_on_new_rows(kind: str, close
 
 def test_a_correct_base_law_stays_unchanged_or_loses_little() -> None:
     used = 0
-    for seed in range(3):
+    for seed in range(6):
         rows, _ = rows_of("even", 100, seed)
         recalibration, _ = fit(rows, seed)
         if recalibration is not None:
             used += 1
             new, _ = rows_of("even", 4000, seed + 100)
             assert float((new_log_density(recalibration, new) - new.log_density).mean()) > -0.05
-    assert used <= 1
+    assert used <= 2
 
 
 @pytest.mark.usefixtures("fewer_steps")

@@ -197,7 +197,7 @@ def column_decay(weight: Tensor, scale: float = 1.0) -> Tensor:
 
     Examples
     --------
-    >>> column_decay(torch.tensor([[1.0, 0.0, 0.0, 0.0]])).item()  # 1.5 log 3
+    >>> column_decay(torch.tensor([[1.0, 0.0, 0.0, 0.0]], device="cpu")).item()  # 1.5 log 3
     1.6479184...
     """
     units, columns = weight.shape[-2:]

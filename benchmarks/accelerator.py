@@ -3,7 +3,7 @@
     python benchmarks/accelerator.py                    on the GPU
     python benchmarks/accelerator.py --device cpu       the same on the CPU
     python benchmarks/accelerator.py sparse continuous  cases and checks whose names start with these words
-    python benchmarks/accelerator.py none --times       seconds of the default fit by precision
+    python benchmarks/accelerator.py none --times       seconds of the default fit with and without recorded steps
 
 Each case is fitted; all its predictions are computed; it is saved, loaded, compared with its predictions on the CPU,
 and exported. The plain cases are also fitted again with the same seed, and paused and resumed, with identical bytes.
@@ -36,6 +36,7 @@ from fathomless.families.registry import families  # noqa: E402
 from fathomless.posterior.classes import ClassPredictive  # noqa: E402
 from fathomless.posterior.distributions import ContinuousPredictive, NumberPredictive  # noqa: E402
 from fathomless.system.errors import DataError, PausedError  # noqa: E402
+from fathomless.system.recording import RECORDERS  # noqa: E402
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +65,8 @@ MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("depth", "classification", "float32", {"precision": "float32"}),
     ("depth", "classification", "bfloat16", {"precision": "bfloat16"}),
     ("depth", "regression", "conjugate-last-layer", {"last_layer": "conjugate"}),
+    ("depth", "regression", "columns", {"weight_prior": "columns", **MEMBERS}),
+    ("depth", "regression", "neighbors", {"neighbors": True, **MEMBERS}),
     ("sparse", "classification", "relaxed", {"posterior": "relaxed"}),
     ("sparse", "regression", "mnf", {"posterior": "mnf"}),
     ("sparse", "classification", "skip", {"architecture": "skip", "prior_inclusion": "learned"}),
@@ -163,7 +166,11 @@ class CaseCheck:
 
     def module(self) -> None:
         """Export to a plain module with the same predictions."""
-        if not hasattr(self.fitted, "to_module") or self.case.family.name == "graph":
+        if (
+            not hasattr(self.fitted, "to_module")
+            or self.case.family.name == "graph"
+            or self.case.options.get("neighbors")
+        ):
             return
         told = self.fitted.to_module()(torch.as_tensor(self.fitted.to_numbers(self.X)))
         if self.case.task == "classification":
@@ -307,6 +314,14 @@ def check_out_of_memory(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def check_recorded_steps(device: str) -> dict[str, float]:
+    """Check that training steps are recorded, and that fits without recordings have the same bytes."""
+    line = time_fits(300, device)
+    assert line["largest_difference"] == 0.0, line
+    assert "recorded_warning" not in line, line
+    return {"ratio": round(line["plain"] / line["recorded"], 2)}
+
+
 def time_draws_on_cpu(device: str) -> dict[str, float]:
     """Return the time of a prediction with random numbers from the CPU, relative to numbers from the device."""
     case = next(case for case in CASES if case.name == "meanfield-regression")
@@ -325,6 +340,7 @@ def time_draws_on_cpu(device: str) -> dict[str, float]:
 ON_CARDS: dict[str, Callable[[str], Any]] = {
     "memory_returned": check_memory_returned,
     "out_of_memory": check_out_of_memory,
+    "recorded_steps": check_recorded_steps,
 }
 ANYWHERE: dict[str, Callable[[str], Any]] = {"automatic": check_automatic, "draws_by_processor": time_draws_on_cpu}
 
@@ -377,25 +393,53 @@ def check_device(device: str, names: Sequence[str] = ()) -> Iterator[dict[str, A
 
 
 #: Rows of the fits that are timed.
-TIMED = (300, 1000, 3000, 10_000)
+TIMED = (300, 1000, 10_000, 50_000)
 
 
 def time_fits(rows: int, device: str) -> dict[str, Any]:
-    """Return the seconds of the default fit of a table with 20 columns by precision, after a warm-up fit."""
+    """Return the seconds of the default fit of a table with 20 columns, with and without recorded steps."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, 20))
     y = X[:, 0] * X[:, 1] + np.sin(X[:, 2]) + 0.3 * rng.normal(size=rows)
-    options: dict[str, Any] = {"random_state": 0, "device": device}
     line: dict[str, Any] = {"case": f"default-{rows}", "device": device, "threads": torch.get_num_threads()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        UnboundedDepthRegressor(epochs=2, **options).fit(X[:200], y[:200])
-        for precision in ("auto", "float64", "float32"):
-            begun = time.perf_counter()
-            fitted = UnboundedDepthRegressor(precision=precision, **options).fit(X, y)
-            line[precision] = round(time.perf_counter() - begun, 2)
-            line[f"{precision}_epochs"] = len(fitted.history_)
+    predictions = []
+    for way in ("recorded", "plain"):
+        kept = dict(RECORDERS)
+        if way == "plain":
+            RECORDERS.clear()
+        try:
+            with warnings.catch_warnings(record=True) as issued:
+                warnings.simplefilter("always")
+                _fit_default(X[:200], y[:200], device, epochs=2)
+                begun = time.perf_counter()
+                fitted = _fit_default(X, y, device)
+                line[way] = round(time.perf_counter() - begun, 2)
+        finally:
+            RECORDERS.update(kept)
+        line |= {f"{way}_steps": int(fitted.history_[-1]["step"]), f"{way}_evaluations": len(fitted.history_)}
+        line[f"{way}_training"] = round(sum(_TRAINING), 2)
+        _TRAINING.clear()
+        if told := [str(one.message)[:200] for one in issued if "record" in str(one.message)]:
+            line[f"{way}_warning"] = told[0]
+        predictions.append(fitted.predict(X[:1000]))
+    line["largest_difference"] = float(np.abs(predictions[0] - predictions[1]).max())
     return line
+
+
+_TRAINING: list[float] = []  # seconds of the trainings of the last fit
+
+
+def _fit_default(X: Array, y: Array, device: str, **options: Any) -> Any:
+    """Fit the default, and add the seconds up to the last row of the history to the times of trainings."""
+    begun = time.perf_counter()
+    ends: list[float] = []
+
+    def note(run: Any) -> None:
+        ends[:] = [time.perf_counter()]
+
+    fitted = UnboundedDepthRegressor(random_state=0, device=device, callbacks=[note], **options).fit(X, y)
+    _TRAINING[:] = [ends[0] - begun]
+    return fitted
 
 
 def tolerance_of(device: str) -> float:
@@ -409,7 +453,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="first letters of the names of cases; all by default")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time after which no further case is started")
-    parser.add_argument("--times", action="store_true", help="also time the default fit in double and single precision")
+    parser.add_argument(
+        "--times", action="store_true", help="also time the default fit with and without recorded steps"
+    )
     given = parser.parse_args(words)
     begun = time.perf_counter()
     failed = 0

@@ -89,7 +89,7 @@ def describe(estimator: Any, p: Any, X: Any, y: Any, fold: Any) -> stage.OutOfFo
 def train(rows: stage.OutOfFoldLaws, seed: int) -> tuple[dict[str, ResidualNetworks], Tensor]:
     """Return the laws of all kinds, and the log density of the rows under the networks and each of them."""
     step = torch.zeros(1, dtype=torch.float64)
-    trained = {name: stage._train(name, kind, rows, step, seed) for name, kind in KINDS.items()}
+    trained = {name: stage._train(name, kind, rows, step, seed, torch.device("cpu")) for name, kind in KINDS.items()}
     of_z = torch.cat([log_density for _, log_density, _ in trained.values()], 1)
     return {name: law for name, (law, _, _) in trained.items()}, torch.cat([rows.log_density, of_z - rows.std.log()], 1)
 

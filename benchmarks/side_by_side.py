@@ -247,13 +247,14 @@ def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way],
     deep = [model for model in models if isinstance(model, UnboundedDepth)]
     found: dict[str, Way] = {
         "vmap": lambda: batched._epoch(runs, stack),
-        "in_turn": lambda: [svi._epoch(one, rows) for one in alone],
+        "in_turn": lambda: [svi._epoch(one, rows, svi._make_steps(one, rows)) for one in alone],
     }
     trained = {"vmap": own, "in_turn": [one.model for one in alone]}
     if case != "drawn":
         joint = deep[0].stack(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
         run = Run(joint, StackedLikelihood(noise[2 * count :]).to(dtype), trainings[0], 0)
-        found["stacked"] = lambda: svi._epoch(run, blocks)
+        steps = svi._make_steps(run, blocks)
+        found["stacked"] = lambda: svi._epoch(run, blocks, steps)
         trained["stacked"] = [joint]
     if case == "restarts":
         laws = OwnLaws(copy.deepcopy(deep), trainings[0])

@@ -70,7 +70,8 @@ def ours(options: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> Callable[
     model = SparseNetwork(bayesian(plain(), lambda _, part: SpikeSlab(part, **options)))
     run = Run(model, Categorical(10), Training(epochs=10**6, batch_size=len(x) // STEPS, structure_every=1), seed=0)
     rows = Rows(x, y)
-    return lambda: svi._epoch(run, rows)
+    steps = svi._make_steps(run, rows)
+    return lambda: svi._epoch(run, rows, steps)
 
 
 def peers(x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], object]]:

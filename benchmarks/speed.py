@@ -91,7 +91,8 @@ def unbounded(x: torch.Tensor, y: torch.Tensor, depth: int, law: str) -> Callabl
     model = UnboundedDepth(net.layer, net.head, law=posterior(depth, law))
     run = Run(model, Categorical(2), Training(epochs=10**6, structure_rate=1e-9), seed=0)
     rows = Rows(x, y)
-    return lambda: svi._epoch(run, rows)
+    steps = svi._make_steps(run, rows)
+    return lambda: svi._epoch(run, rows, steps)
 
 
 def step() -> None:

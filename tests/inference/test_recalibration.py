@@ -196,14 +196,14 @@ def test_counts_are_scored_by_the_probability_of_their_cells() -> None:
     truth = torch.from_numpy(stats.poisson.logpmf(y.numpy(), rate.numpy()))
     assert fits[0].gain > 0.6 * float((truth - base).mean())
     law = recalibration.law_parameters(x, rate, std)[0]
-    points = torch.arange(-30.0, 60.0, dtype=torch.float64)
+    points = torch.arange(-130.0, 160.0, dtype=torch.float64)
     cells = [(float(p) - 0.5, float(p) + 0.5) for p in points]
     mixture = recalibration.mixtures(x, rate, std)[0]
     masses = torch.stack([mixture.cdf(high) - mixture.cdf(low) for low, high in cells])
     torch.testing.assert_close(masses.sum(0), torch.ones_like(rate), rtol=0.0, atol=1e-6)
     first = law._replace(**{name: value.permute(1, 2, 0) for name, value in law._asdict().items()})  # (N, T, J)
-    exact = first.log_prob(points.expand(400, 1, -1)[..., 40], torch.full_like(rate, 0.5))
-    torch.testing.assert_close(exact.exp(), masses[40], rtol=1e-6, atol=1e-12)
+    exact = first.log_prob(points.expand(400, 1, -1)[..., 140], torch.full_like(rate, 0.5))
+    torch.testing.assert_close(exact.exp(), masses[140], rtol=1e-6, atol=1e-12)
 
 
 def near_rows(kind: str, count: int, seed: int = 0, start: int = 0) -> tuple[OutOfFoldLaws, NeighborRows]:

@@ -124,7 +124,7 @@ def test_laws_with_parts_integrate_to_one() -> None:
         total = torch.trapezoid(density[:, 0], grid, dim=0)
         inside = (law.cdf(40.0) - law.cdf(-40.0))[0]  # tails may be heavy
         torch.testing.assert_close(total, inside, rtol=0.0, atol=1e-6)
-        assert float(inside.min()) > 0.99
+        assert float(inside.min()) > 0.9
 
 
 def test_parts_are_centred_at_the_targets_of_the_four_nearest_rows() -> None:

@@ -51,6 +51,20 @@ def random_prediction(seed: int, family: str = "normal", rows: int = 4, targets:
     )
 
 
+def test_the_law_of_a_kind_is_the_average_of_the_laws_of_its_networks() -> None:
+    recalibration = random_recalibration(0)
+    generator = torch.Generator().manual_seed(1)
+    x, mean, y = (torch.randn(6, size, generator=generator, dtype=torch.float64) for size in (3, TARGETS, TARGETS))
+    std = mean.exp()
+    averages = recalibration.mixtures(x, mean, std)
+    single = [recalibration.mixtures(x, mean, std, torch.full((6,), k)) for k in range(3)]
+    for c, average in enumerate(averages):
+        densities = torch.stack([laws[c].log_prob(y).exp() for laws in single])
+        torch.testing.assert_close(average.log_prob(y).exp(), densities.mean(0), rtol=1e-12, atol=0.0)
+        means = torch.stack([laws[c].mean for laws in single])
+        torch.testing.assert_close(average.mean, means.mean(0), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_density_integrates_to_one_and_gives_the_moments(family: str, seed: int) -> None:

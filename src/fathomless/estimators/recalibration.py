@@ -68,7 +68,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
             neighbors, near = found
             rows = replace(rows, near=near)
     step = torch.tensor(cast(TargetScale, table.target).steps, dtype=torch.float64, device="cpu")
-    recalibration, fits = fit_recalibration(rows, step, table.seed, neighbors)
+    recalibration, fits = fit_recalibration(rows, step, table.seed, neighbors, table.device)
     fits = tuple(replace(fit, unreliable=unreliable) for fit in fits)
     gain = sum(fit.gain for fit in fits if fit.used)
     score = None if fitted.score is None else fitted.score + gain

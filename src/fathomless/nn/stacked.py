@@ -19,6 +19,7 @@ __all__ = [
     "Apart",
     "StackedLinear",
     "find_owners",
+    "is_deterministic",
     "scale_gradients",
     "select_stackable",
     "stack",
@@ -36,9 +37,12 @@ _ELEMENTWISE = (
     nn.Sigmoid,
     nn.Softplus,
     nn.Identity,
-    nn.Dropout,
     nn.Flatten,
+    nn.Dropout,
 )
+
+
+_PLAIN = (nn.Linear, nn.LayerNorm, nn.Sequential, nn.ModuleList, Residual)
 
 
 class StackedLinear(nn.Module):
@@ -116,6 +120,22 @@ def stack(modules: Sequence[nn.Module]) -> nn.Module:
         if type(first) is Residual:
             return Residual(stack([module.branch for module in modules if isinstance(module, Residual)]))
     return Apart(modules)
+
+
+def is_deterministic(module: nn.Module) -> bool:
+    """Return True if all parts are of known types that draw no random numbers and have no state but parameters.
+
+    Examples
+    --------
+    >>> is_deterministic(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    True
+    >>> is_deterministic(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.1)))
+    False
+    """
+    known = {StackedLinear, Apart, *_PLAIN, *_ELEMENTWISE} - {nn.Dropout}
+    parts = list(module.modules())
+    hooked = any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in parts)
+    return not hooked and all(type(part) in known for part in parts)
 
 
 def unstack(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ __all__ = [
     "ListedStructure",
     "Mergeable",
     "NaturalGradient",
+    "Recordable",
     "Resizable",
     "get_blueprint",
     "missing_capability",
@@ -184,6 +185,24 @@ class Mergeable(Model, ABC):
         DataError
             If the models differ in their layers.
         """
+
+
+class Recordable(Model, ABC):
+    """A model whose training steps are the same computation as long as its structure does not change.
+
+    On a GPU, such a step is recorded once and then replayed.
+    """
+
+    @abstractmethod
+    def step_key(self) -> Any:
+        """Return a value that determines the computation; None if it draws random numbers, or may differ by step.
+
+        Two equal values stand for the same operations on the same constants. Parameters may change.
+        """
+
+    @abstractmethod
+    def constants(self) -> Any:
+        """Return the tensors, other than rows and parameters, that the next step in training mode reads."""
 
 
 def missing_capability(model: Model, capability: type, what: str, instead: str) -> DataError:

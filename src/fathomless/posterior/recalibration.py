@@ -3,7 +3,7 @@ r"""Recalibration: laws of the standardised residual that depend on the row.
 A prediction of networks with one noise scale has the mean m(x) and the standard deviation s(x). A second stage
 (:mod:`fathomless.inference.out_of_fold.recalibration`) learns the law of the residual z = (y − m) / s from rows to
 which the networks were not fitted. Small networks read the features x and m, and return the parameters of a density
-g(z | x). There are K networks of every kind c, one for each fold of the rows, whose outputs are averaged. The
+g(z | x). There are K networks of every kind c, one for each fold of the rows, whose laws are averaged. The
 predictive density is a linear pool of the law of the networks, p_b, and of the laws of the residual,
 
 .. math:: p(y \mid x) = q_0\, p_b(y \mid x) + \sum_c q_c\,
@@ -159,6 +159,8 @@ class ResidualNetworks(StackedNetworks):
         sizes = [kind.count_inputs(inputs), kind.hidden, kind.hidden, kind.outputs]
         super().__init__((networks, targets), sizes, generator)
         self.kind = kind
+        # computed here, since a recorded training step cannot read numbers
+        self._mean_square = {t: _mean_square_of_centres(kind.gaussians, t) for t in (torch.float32, torch.float64)}
         self.log_factor = nn.Parameter(torch.zeros(targets, dtype=torch.float64, device="cpu"))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -181,7 +183,7 @@ class ResidualNetworks(StackedNetworks):
         Parameters
         ----------
         outputs : Tensor, shape (..., T, B, 3 J)
-            Outputs of the networks, or their average.
+            Outputs of the networks.
         least : Tensor, shape (..., T, B)
             Log of the smallest scale of z in each row.
         """
@@ -190,6 +192,19 @@ class ResidualNetworks(StackedNetworks):
             return self._add_parts(self._own_law(own, least), parts, least)
         return self._own_law(outputs, least)
 
+    def average(self, outputs: Tensor, least: Tensor) -> Parameters:
+        """Return the average of the laws of the K networks, each (T, B, K J).
+
+        Parameters
+        ----------
+        outputs : Tensor, shape (K, T, B, P)
+            Outputs of the networks.
+        least : Tensor, shape (T, B)
+            Log of the smallest scale of z in each row.
+        """
+        log_weight, loc, log_scale = (part.movedim(0, -2).flatten(-2) for part in self.law(outputs, least))
+        return Parameters(log_weight - math.log(len(outputs)), loc, log_scale)
+
     def _own_law(self, outputs: Tensor, least: Tensor) -> Parameters:
         """Return the parameters of the laws without parts at near targets."""
         loc, scale, shape = outputs.unflatten(-1, (3, self.kind.gaussians)).unbind(-2)  # (..., T, B, J) each
@@ -197,9 +212,10 @@ class ResidualNetworks(StackedNetworks):
         factor = self.log_factor[:, None, None]
         if self.kind.gaussians > 1:
             centres = torch.linspace(-_CENTRES, _CENTRES, self.kind.gaussians, dtype=loc.dtype, device=loc.device)
-            unit = 0.5 * math.log(1.0 - float(centres.square().mean()))
+            unit = 0.5 * math.log(1.0 - self._mean_square[loc.dtype])
             return Parameters(shape.log_softmax(-1), loc + centres, _above(low, scale + unit + factor))
-        nodes, weights = (torch.tensor(v, dtype=loc.dtype, device=loc.device) for v in (_NODES, _WEIGHTS))
+        # filled on the device: a recorded training step cannot copy numbers to it
+        nodes, weights = (torch.stack([loc.new_full((), v) for v in values]) for values in (_NODES, _WEIGHTS))
         log_weight = (weights / weights.sum()).log()
         spread = (shape + math.log(_START_SPREAD / (1.0 - _START_SPREAD))).sigmoid().sqrt() * nodes
         unit_scale = spread - 0.5 * torch.logsumexp(log_weight + 2.0 * spread, -1, keepdim=True)
@@ -217,6 +233,11 @@ class ResidualNetworks(StackedNetworks):
         added = Parameters(log_weight[..., 1:], centre, log_scale)
         law = law._replace(log_weight=law.log_weight + log_weight[..., :1])
         return Parameters(*(torch.cat(pair, -1) for pair in zip(law, added, strict=True)))
+
+
+def _mean_square_of_centres(count: int, dtype: torch.dtype) -> float:
+    """Return the mean square of the initial centres of Gaussians, rounded as in their type."""
+    return float(torch.linspace(-_CENTRES, _CENTRES, count, dtype=dtype, device="cpu").square().mean())
 
 
 def _above(low: Tensor, value: Tensor) -> Tensor:
@@ -269,7 +290,10 @@ class Recalibration(nn.Module):
         self.requires_grad_(False)
 
     def law_parameters(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> list[Parameters]:
-        """Return the law of the targets of each kind, in units of the encoded target; parameters of shape (J, N, T).
+        """Return the law of the targets of each kind, in units of the encoded target; parameters of shape (K J, N, T).
+
+        It is the average of the laws of the K networks. An average of their outputs would be a K-th of the size, but
+        it is a worse law if the networks differ, as after long trainings on large tables.
 
         Parameters
         ----------
@@ -278,7 +302,7 @@ class Recalibration(nn.Module):
         mean, std : Tensors, shape (N, T)
             Mean and standard deviation of the law of the networks.
         fold : Tensor of int64, shape (N,), optional
-            Number of the network that was not fitted to each row; by default all networks are averaged.
+            Number of the network that was not fitted to each row. The law is that of this network, (J, N, T).
 
         Notes
         -----
@@ -289,7 +313,11 @@ class Recalibration(nn.Module):
         laws = []
         for law in self.laws.values():
             assert isinstance(law, ResidualNetworks)
-            of_z = law.law(_average(law(features[None]), fold), least)  # (T, N, J)
+            outputs = law(features[None])
+            if fold is None:
+                of_z = law.average(outputs, least)
+            else:
+                of_z = law.law(outputs[fold, :, torch.arange(len(fold), device=fold.device)].movedim(0, 1), least)
             log_weight, loc, log_scale = (values.permute(2, 1, 0) for values in of_z)
             laws.append(Parameters(log_weight, mean + std * loc, std.log() + log_scale))
         return laws
@@ -302,13 +330,6 @@ class Recalibration(nn.Module):
             log_weight, loc, log_scale = (values.contiguous() for values in law)
             laws.append(Mixture(log_weight, Normal(loc, log_scale.exp())))
         return tuple(laws)
-
-
-def _average(outputs: Tensor, fold: Tensor | None) -> Tensor:
-    """Average the outputs of K networks, (K, T, N, P), or select the network of each row; (T, N, P)."""
-    if fold is None:
-        return outputs.sum(0) / len(outputs)  # a node named "mean" would clash with the output of an exported file
-    return outputs[fold, :, torch.arange(len(fold), device=fold.device)].movedim(0, 1)
 
 
 def make_features(

@@ -40,7 +40,7 @@ from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import draw_nested
-from fathomless.nn.stacked import select_stackable, stack, unstack
+from fathomless.nn.stacked import is_deterministic, select_stackable, stack, unstack
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,
@@ -49,6 +49,7 @@ from fathomless.posterior.capabilities import (
     ListedStructure,
     Mergeable,
     NaturalGradient,
+    Recordable,
 )
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -74,7 +75,9 @@ _MISMATCH = (
 )
 
 
-class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, JointlyTrainable, Mergeable, HasLogJoint):
+class UnboundedDepth(
+    Growing, NaturalGradient, ListedStructure, LinearHeads, JointlyTrainable, Mergeable, HasLogJoint, Recordable
+):
     """A network with a posterior over its depth.
 
     Parameters
@@ -247,6 +250,16 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
     def structure_parameters(self) -> dict[str, nn.Parameter]:
         """Return the raw parameters of the depth law."""
         return {f"law_parameters.{i}": p for i, p in enumerate(self.law_parameters)}
+
+    def step_key(self) -> tuple[DepthLaw, tuple[int, ...]] | None:
+        """Return the law over depth and its support, if the law is fixed and no part draws random numbers."""
+        if len(self.law_parameters) or not all(is_deterministic(part) for _, part in self._parts):
+            return None
+        return self.law, self._support
+
+    def constants(self) -> tuple[Any, ...]:
+        """Return the weights of the depths and the tables of their divergences."""
+        return self._weigh_depths(), self._charges, self._sizes, self._depths, self._log_prior
 
     @torch.no_grad()
     def fisher(self) -> Tensor:

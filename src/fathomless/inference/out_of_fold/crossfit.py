@@ -83,9 +83,22 @@ class StackedLikelihood(Likelihood, HasWidth):
         return concatenate_rows([law for law in laws if isinstance(law, Component)])
 
     def widen(self, factor: float) -> "StackedLikelihood":
-        """Return a copy with wider noise in every member that has a width."""
-        members = [self.member(i) for i in range(self.count)]
-        return StackedLikelihood([m.widen(factor) if isinstance(m, HasWidth) else m for m in members])
+        """Return a copy with wider noise in every member, if they have a width."""
+        one = self.each.one
+        if not isinstance(one, HasWidth):
+            return self
+        known = dict(one.named_parameters())
+        wider = one.widen(factor)  # of all members at once: it changes every element of a parameter in the same way
+        for name, p in wider.named_parameters():
+            if name not in known:  # such as a temperature, equal in all members
+                p.data = p.data.expand(self.count, *p.shape).clone()
+        return self._with(wider)
+
+    def _with(self, one: Likelihood) -> "StackedLikelihood":
+        """Return a stack whose stacked parameters are those of `one`."""
+        other = copy.copy(self)
+        other._modules = {"each": _Density(one)}
+        return other
 
     @torch.no_grad()
     def member(self, i: int) -> Likelihood:

@@ -39,6 +39,7 @@ from fathomless.posterior.recalibration import (
     stack_targets,
 )
 from fathomless.system.draws import integers
+from fathomless.system.recording import Replayed, set_rate, use_rate_tensors
 from fathomless.system.rng import as_generator, fold_in
 from fathomless.system.torch_state import enable_gradients
 
@@ -46,12 +47,13 @@ __all__ = ["FEWEST_ROWS", "OutOfFoldLaws", "fit_recalibration"]
 
 FEWEST_ROWS = 30  #: number of rows below which no recalibration is fitted
 _RATE, _DECAY, _NORM = 2e-3, 0.05, 2.0  # learning rate, weight decay, largest norm of the gradient of a network
-_BATCH = 128  # rows of a step of each network
+_BATCH = 128  # rows of a step of each network; four times as many for tables of more than 10,000 rows
 _FULL = 512  # number of rows up to which a step uses all rows
 _GROWTH = 1.22  # ratio of two numbers of steps at which the loss is evaluated
 _PATIENCE = (1.8, 60)  # training ends after 1.8 t + 60 steps if the loss was smallest after t
-_MOST_STEPS = 1500  # twice as many for tables of more than 2,000 rows
-_LARGE = 2000
+_MOST_STEPS = 1500  # twice as many for tables of more than 2,000 rows, and again for more than 10,000 rows
+_LARGE, _LARGER = 2000, 10_000
+_DRAWN = 32  # steps whose rows are drawn together
 _COOLING = 0.35  # steps with a decreasing learning rate, relative to those before
 _KAPPA = 0.25  # prior standard deviation of the log factor of the scales
 _FARTHEST = 8.0  # residuals are clipped in training, but not in evaluations
@@ -126,7 +128,11 @@ class OutOfFoldLaws:
 
 @enable_gradients()
 def fit_recalibration(
-    rows: OutOfFoldLaws, step: Tensor, seed: int, neighbors: NeighborRows | None = None
+    rows: OutOfFoldLaws,
+    step: Tensor,
+    seed: int,
+    neighbors: NeighborRows | None = None,
+    device: torch.device | str = "cpu",
 ) -> tuple[Recalibration | None, tuple[RecalibrationFit, ...]]:
     """Fit the laws of the standardised residual and their weights.
 
@@ -140,6 +146,8 @@ def fit_recalibration(
         Seed of the initial weights and of minibatches.
     neighbors : NeighborRows, optional
         Rows in which ``rows.near`` was searched.
+    device : torch.device or str
+        Device on which the networks of the laws are trained. The result is on the CPU.
 
     Returns
     -------
@@ -153,7 +161,9 @@ def fit_recalibration(
     networks: dict[str, list[ResidualNetworks]] = {name: [] for name in rows.kinds}
     shares, fits = [], []
     for target in range(rows.y.shape[1]):
-        laws, share, fit = _fit_target(rows.take_target(target), step[target : target + 1], fold_in(seed, target))
+        laws, share, fit = _fit_target(
+            rows.take_target(target), step[target : target + 1], fold_in(seed, target), torch.device(device)
+        )
         for name, law in laws.items():
             networks[name].append(law)
         shares.append(share)
@@ -182,10 +192,10 @@ def _count_repeats(rows: OutOfFoldLaws, neighbors: NeighborRows | None, target: 
 
 
 def _fit_target(
-    rows: OutOfFoldLaws, step: Tensor, seed: int
+    rows: OutOfFoldLaws, step: Tensor, seed: int, device: torch.device
 ) -> tuple[dict[str, ResidualNetworks], Tensor, RecalibrationFit]:
     """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics."""
-    candidates = {name: _train(name, kind, rows, step, seed) for name, kind in rows.kinds.items()}
+    candidates = {name: _train(name, kind, rows, step, seed, device) for name, kind in rows.kinds.items()}
     of_z = torch.cat([log_density for _, log_density, _ in candidates.values()], 1)  # (N, C)
     of_y = of_z - rows.log_unit
     log_density = torch.cat([rows.log_density, of_y], 1)  # (N, C + 1)
@@ -227,16 +237,16 @@ def _weigh(log_density: Tensor, fold: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 
 def _train(
-    name: str, kind: LawKind, rows: OutOfFoldLaws, step: Tensor, seed: int
+    name: str, kind: LawKind, rows: OutOfFoldLaws, step: Tensor, seed: int, device: torch.device
 ) -> tuple[ResidualNetworks, Tensor, int]:
     """Train the networks of one kind; return them, their out-of-fold log densities of z (N, T), and the steps."""
     folds = int(rows.fold.max()) + 1
     generator = as_generator(fold_in(seed, "recalibration", name))
     law = ResidualNetworks(kind, folds, rows.y.shape[1], rows.x.shape[1], generator).float()  # twice as fast
-    training = _Training(law, rows, step, generator)
+    training = _Training(law.to(device), rows, step, generator, device)
     best, state, best_step = math.inf, _copy(law), 0
     due, done = 0, 0
-    most = _MOST_STEPS if len(rows.y) <= _LARGE else 2 * _MOST_STEPS
+    most = _MOST_STEPS * (1 + (len(rows.y) > _LARGE)) * (1 + (len(rows.y) > _LARGER))
     while done <= most and done <= _PATIENCE[0] * best_step + _PATIENCE[1]:
         if done == due:
             loss = -float((rows.weight[:, None] * training.evaluate()).sum())
@@ -255,50 +265,79 @@ def _train(
     law.double().requires_grad_(False)
     with torch.no_grad():
         law.log_factor.copy_(training.fit_factor())
-    return law, training.evaluate(), best_step + cooling
+    densities = training.evaluate()
+    return law.cpu(), densities, best_step + cooling
 
 
 class _Training:
     """Training of K stacked networks, each on the rows outside its fold."""
 
-    def __init__(self, law: ResidualNetworks, rows: OutOfFoldLaws, step: Tensor, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        law: ResidualNetworks,
+        rows: OutOfFoldLaws,
+        step: Tensor,
+        generator: torch.Generator,
+        device: torch.device,
+    ) -> None:
         self.law = law
-        self.rows = rows
         self.generator = generator
+        self.device = device
         features, least = make_features(rows.x, rows.mean, rows.std, step, rows.near)  # (T, N, D + 1), (T, N)
         z = ((rows.y - rows.mean) / rows.std).T  # (T, N)
-        self.exact = features, least, z
-        self.exact_half = None if rows.half is None else rows.half.T
+        self.exact = features.to(device), least.to(device), z.to(device)
+        self.exact_half = None if rows.half is None else rows.half.T.to(device)
         self.half = None if self.exact_half is None else self.exact_half.float()
-        self.exact_upper = None if rows.upper is None else ((rows.upper - rows.mean) / rows.std).T
+        self.exact_upper = None if rows.upper is None else ((rows.upper - rows.mean) / rows.std).T.to(device)
         self.upper = None if self.exact_upper is None else _clip(self.exact_upper)
-        self.features, self.least = features.float(), least.float()
+        self.features, self.least, z = self.exact[0].float(), self.exact[1].float(), self.exact[2]
         self.target = _clip(z)
-        self.weight = rows.weight.float()
+        self.weight = rows.weight.to(device).float()
         folds = int(rows.fold.max()) + 1
-        self.outside = [torch.nonzero(rows.fold == k).flatten() for k in range(folds)]
+        outside = [torch.nonzero(rows.fold == k).flatten() for k in range(folds)]
         self.inside = [torch.nonzero(rows.fold != k).flatten() for k in range(folds)]
-        size = max(map(len, self.outside))
-        self.padded = torch.stack([nn.functional.pad(rows, (0, size - len(rows))) for rows in self.outside])
+        size = max(map(len, outside))
+        self.padded = torch.stack([nn.functional.pad(rows, (0, size - len(rows))) for rows in outside]).to(device)
+        self.outside = [rows.to(device) for rows in outside]
         self.full = len(rows.y) <= _FULL
+        self.batch = _BATCH if len(rows.y) <= _LARGER else 4 * _BATCH
         # with few rows a step uses all of them: network k has weight zero on its own fold
-        self.mask = torch.stack([(rows.fold != k).float() for k in range(folds)])[:, None] * self.weight  # (K, 1, N)
+        self.mask = torch.stack([(rows.fold != k).to(device).float() for k in range(folds)])[:, None] * self.weight
+        self.drawn: list[Tensor] = []  # rows of the next steps, (K, B) each
+        self.index = torch.zeros(folds, self.batch, dtype=torch.int64, device=device)
         self.trained = [*law.weights, *law.biases]
         self.restart()
 
     def restart(self) -> None:
         """Reset the moments of the optimiser."""
         self.optimizer = torch.optim.AdamW(self.trained, lr=_RATE, weight_decay=_DECAY)
+        use_rate_tensors(self.optimizer, self.device)
+        self.step = Replayed(self._step, self.device)
 
     def advance(self, rate: float) -> None:
         """Take one step of all networks."""
+        if not self.full:
+            self.drawn = self.drawn or self._draw_rows()
+            self.index.copy_(self.drawn.pop())
+        for group in self.optimizer.param_groups:
+            set_rate(group, rate)
+        self.step()
+
+    def _draw_rows(self) -> list[Tensor]:
+        """Draw the rows of the next steps, those of the first step last; they are moved to the device together."""
+        steps = [
+            [rows[integers(len(rows), (self.batch,), self.generator, rows.device)] for rows in self.inside]
+            for _ in range(_DRAWN)
+        ]
+        return list(torch.stack([torch.stack(rows) for rows in steps[::-1]]).to(self.device))
+
+    def _step(self) -> list[Tensor]:
+        """Take one step on the drawn rows."""
         if self.full:
             features, least, z, weight = self.features[None], self.least[None], self.target[None], self.mask
             half, upper = (None if part is None else part[None] for part in (self.half, self.upper))
         else:
-            index = torch.stack(
-                [rows[integers(len(rows), (_BATCH,), self.generator, rows.device)] for rows in self.inside]
-            )
+            index = self.index
             features = self.features[:, index].transpose(0, 1)  # (K, T, B, D + 1)
             least, z = self.least[:, index].transpose(0, 1), self.target[:, index].transpose(0, 1)  # (K, T, B)
             half, upper = (None if part is None else part[:, index].transpose(0, 1) for part in (self.half, self.upper))
@@ -308,9 +347,8 @@ class _Training:
         self.optimizer.zero_grad()
         loss.sum().backward()
         self._clip_gradients()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         self.optimizer.step()
+        return []
 
     def _clip_gradients(self) -> None:
         """Limit the norm of the gradient of each network."""
@@ -334,7 +372,7 @@ class _Training:
         log_density = torch.zeros_like(self.exact[2])
         for k, rows in enumerate(self.outside):
             log_density[:, rows] = by_network[k, :, : len(rows)].double()
-        return log_density.T
+        return log_density.T.cpu()
 
     def fit_factor(self) -> Tensor:
         """Return the log factor of the scales that maximises the penalised out-of-fold log-likelihood, (T,).
@@ -342,11 +380,12 @@ class _Training:
         The maximum of a grid is refined by the parabola through its neighbours.
         """
         grid = torch.linspace(-0.6, 0.6, 13, dtype=torch.float64, device="cpu")
+        weight = self.weight.double().cpu()
         values = []
         for c in grid:
             with torch.no_grad():
                 self.law.log_factor.fill_(float(c))
-            values.append((self.weight.double()[:, None] * self.evaluate()).sum(0) - 0.5 * (c / _KAPPA).square())
+            values.append((weight[:, None] * self.evaluate()).sum(0) - 0.5 * (c / _KAPPA).square())
         table = torch.stack(values)  # (13, T)
         best = table.argmax(0).clamp(1, len(grid) - 2)
         before, centre, after = (table.gather(0, (best + i)[None])[0] for i in (-1, 0, 1))

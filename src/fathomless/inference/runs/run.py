@@ -173,6 +173,8 @@ class Run(ResumableRun):
     history : list of dict
         One row per evaluation: epoch, step, learning_rate, elbo, log_likelihood and divergence_* in nats for the
         data set, validation_log_likelihood in nats per row, and the structure's statistics.
+    learning_rate : float
+        Learning rate of the weights at the last step.
     best : Best
         Best validation score, with the state of the model at that epoch.
     terms : tuple of str
@@ -200,6 +202,7 @@ class Run(ResumableRun):
         self.search = search
         self.ranks = ranks()
         self.epoch = self.step = 0
+        self.learning_rate = training.learning_rate
         self.history: list[dict[str, float]] = []
         self.best = Best()
         self.terms: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ from fathomless.inference.out_of_fold.search import LogDensities, StructureSearc
 from fathomless.inference.runs.driver import State, drive
 from fathomless.inference.runs.run import Fitted, Run, check, find_nonfinite, history_row, structure_parameters
 from fathomless.inference.variational.objective import elbo, log_predictive
+from fathomless.inference.variational.recorded import RecordedSteps
 from fathomless.inference.variational.training import Training, schedule
 from fathomless.nn.stacked import scale_gradients
 from fathomless.posterior.capabilities import (
@@ -47,6 +48,7 @@ from fathomless.posterior.structure import Structure
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Progress
+from fathomless.system.recording import set_rate
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 from fathomless.system.torch_state import enable_gradients
 
@@ -139,8 +141,15 @@ def fit(
         run.register_parameters()
     run.ranks.refuse_statistics(model)
     _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
+    steps = _make_steps(run, batches)
     try:
-        drive(run, lambda: _advance(run, batches, held_out), callbacks=callbacks, progress=progress, ranks=run.ranks)
+        drive(
+            run,
+            lambda: _advance(run, batches, held_out, steps),
+            callbacks=callbacks,
+            progress=progress,
+            ranks=run.ranks,
+        )
     finally:
         run.best.restore(model, likelihood)  # also after an error, so that the best state so far is not lost
         for p in structure_parameters(model).values():
@@ -312,8 +321,16 @@ def can_calibrate(likelihood: Likelihood) -> bool:
     return predicted or any(p.requires_grad for p in likelihood.parameters())
 
 
-def _advance(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:
+def _make_steps(run: Run, train: Data) -> RecordedSteps:
+    """Return the steps of a training, which are recorded where that is possible."""
+    size, count = len(train), train.count
+    counts = train.weight.double().sum(1) if isinstance(train, StackedRows) else None
+    return RecordedSteps(run, lambda batch, temperature: _step(run, batch, size, count, temperature, counts))
+
+
+def _advance(run: Run, train: Data, valid: Rows | StackedRows | None, taken: RecordedSteps) -> None:
     """Train until the next evaluation is due, and evaluate."""
+    taken.refresh()
     rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
     totals: Tensor | None = None
     while totals is None or not run.evaluates:
@@ -321,13 +338,13 @@ def _advance(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:
         # a resumed training draws the same numbers as an uninterrupted one; ranks have different rows, so different
         # seeds
         with seeded_globals(fold_in(run.seed, "epoch", run.epoch, *rank), run.model.device):
-            sums = _epoch(run, train)
+            sums = _epoch(run, train, taken)
         totals = sums if totals is None else totals + sums
         run.epoch += 1
     _record(run, train, valid, totals)
 
 
-def _epoch(run: Run, train: Data) -> Tensor:
+def _epoch(run: Run, train: Data, taken: RecordedSteps) -> Tensor:
     """Train for one epoch; return the sums of the parts of the bound, weighted by the sizes of the batches."""
     t = run.training
     if not run.model.training:  # train() visits all modules, which takes as long as a few layers
@@ -335,10 +352,9 @@ def _epoch(run: Run, train: Data) -> Tensor:
         run.likelihood.train()
     created = seen = 0
     total: Tensor | float = 0.0
-    parts: list[list[Tensor]] = []
+    parts: list[Sequence[Tensor]] = []
     shares: list[float] = []
     steps = train.steps(t.batch_size)
-    counts = train.weight.double().sum(1) if isinstance(train, StackedRows) else None
     for batch in train.batches(t.batch_size, run.order):
         # reading a number makes the host wait for the device, so the parts of the bound stay on the device and are
         # summed later, but before the end of the epoch, since an epoch may have a million steps
@@ -350,7 +366,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
         structure_step = run.step % t.structure_every == 0
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
         warm_up = t.temperature_factor((run.step - 1) / (steps * t.epochs))
-        parts.append(_step(run, batch, len(train), train.count, warm_up, counts))
+        parts.append(taken.take(batch, t.temperature * warm_up))
         shares.append(len(batch) / len(train))
         seen += len(batch)
         if structure_step:
@@ -406,7 +422,7 @@ def _step(
     batch: Rows,
     size: int,
     count: float | None = None,
-    warm_up: float = 1.0,
+    temperature: float | Tensor = 1.0,
     counts: Tensor | None = None,
 ) -> list[Tensor]:
     """Take one step; return [log_likelihood, divergences…] on the device, without reading from it.
@@ -425,7 +441,6 @@ def _step(
     if run.ranks.count > 1:
         draws = replace(draws, divergence={name: kl / run.ranks.count for name, kl in draws.divergence.items()})
     share = size * len(part) / len(batch)
-    temperature = t.temperature * warm_up
     bound = elbo(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=temperature)
     # the loss is per row, so that learning rates and clipping do not depend on the number of rows
     (-bound.value / (count or size)).backward()
@@ -476,7 +491,7 @@ def _follow_law(run: Run, train: Data) -> None:
         return
     if t.structure_optimizer == "natural" and isinstance(run.model, NaturalGradient):
         fisher = run.model.fisher()
-        factor = run.optimizer.param_groups[0]["lr"] / t.learning_rate
+        factor = run.learning_rate / t.learning_rate
         gradient = torch.stack([-train.count * p.grad for p in moving if p.grad is not None])
         step = factor * t.structure_rate * (torch.linalg.pinv(fisher, rtol=1e-9) @ gradient)
         # trust region: the length in the Fisher metric bounds the divergence between the old and the new law
@@ -512,10 +527,12 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
         factor = schedule(t.schedule, run.step - 1, steps * t.epochs, steps)
     else:
         factor = run.search.factor(run.step - 1, steps)
-    weights["lr"] = t.learning_rate * factor
+    run.learning_rate = t.learning_rate * factor
+    set_rate(weights, run.learning_rate)
     # the law is updated in one of `structure_every` steps, with a rate that many times larger; natural-gradient steps
     # are taken in _follow_law instead
-    structure["lr"] = weights["lr"] * t.structure_rate * t.structure_every * (t.structure_optimizer == "adam")
+    by_adam = t.structure_optimizer == "adam"
+    set_rate(structure, run.learning_rate * t.structure_rate * t.structure_every * by_adam)
     for p in structure["params"]:
         p.requires_grad_(structure_moves)  # without a gradient, Adam leaves value, moments and step count unchanged
 
@@ -528,7 +545,7 @@ def _record(run: Run, train: Data, valid: Rows | StackedRows | None, totals: Ten
     run.ranks.add([totals])
     networks = len(train.index) if isinstance(train, StackedRows) else 1
     parts = [value / (epochs * networks) for value in totals.double().tolist()]
-    place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
+    place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.learning_rate}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _check_finite(run, train, row["elbo"])
     row.update(checks.check_returned("structure", run.model.structure(), Structure).statistics)

@@ -7,6 +7,7 @@ fit. Targets on a coarse lattice are scored by log probabilities of its points. 
 
 - networks, default: one fit of UnboundedDepthRegressor, without and with the laws of the standardised residual;
 - networks+neighbors, neighbors: the same with the option `neighbors`;
+- networks+binned, binned: the same with ``numbers="binned"``;
 - boosting: HistGradientBoostingRegressor of scikit-learn, with one normal law whose standard deviation is the
   out-of-fold RMSE in ten folds;
 - boosting+stage: the same boosting with the second stage of this library, learned from these out-of-fold rows, so that
@@ -171,6 +172,15 @@ def run_neighbors(split: Split) -> Iterator[Result]:
     yield "neighbors", after, fits, seconds
 
 
+def run_binned(split: Split) -> Iterator[Result]:
+    """Fit the default with ``numbers="binned"``."""
+    before, after, fits, seconds = recalibration.predict_both(
+        split.X, split.y, split.new_X, split.seed, numbers="binned"
+    )
+    yield "networks+binned", before, (), seconds
+    yield "binned", after, fits, seconds
+
+
 def run_boosting(split: Split) -> Iterator[Result]:
     """Fit the boosting in folds and to all rows, and then its second stage."""
     start = time.perf_counter()
@@ -254,12 +264,13 @@ def run_ngboost(split: Split) -> Iterator[Result]:
 METHODS: dict[str, Callable[[Split], Iterator[Result]]] = {
     "default": run_default,
     "neighbors": run_neighbors,
+    "binned": run_binned,
     "boosting": run_boosting,
     "catboost": run_catboost,
     "ngboost": run_ngboost,
 }
 ORDER = (
-    *("networks", "default", "networks+neighbors", "neighbors"),
+    *("networks", "default", "networks+neighbors", "neighbors", "networks+binned", "binned"),
     *("boosting", "boosting+stage", "catboost", "ngboost"),
 )
 

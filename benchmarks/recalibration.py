@@ -98,20 +98,21 @@ def plain(p: ContinuousPredictive) -> ContinuousPredictive:
 
 
 def predict_both(
-    X: Any, y: Any, new_X: Any, seed: int, neighbors: bool = False
+    X: Any, y: Any, new_X: Any, seed: int, neighbors: bool = False, numbers: str = "plain"
 ) -> tuple[Any, Any, Sequence[RecalibrationFit], float]:
     """Fit once, and predict new rows without and with the recalibration; return its diagnostics and seconds, too."""
+    options: dict[str, Any] = {"random_state": seed, "numbers": numbers}
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        estimator = UnboundedDepthRegressor(random_state=seed, neighbors=neighbors).fit(X, y)
+        estimator = UnboundedDepthRegressor(neighbors=neighbors, **options).fit(X, y)
     seconds = time.perf_counter() - start
     after: Any = estimator.predict_dist(new_X)
     transform = estimator.fit_diagnostics_.transform
     if isinstance(after, HurdlePredictive) or (transform is not None and transform.used):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            one_law = UnboundedDepthRegressor(random_state=seed, recalibrate=False).fit(X, y)
+            one_law = UnboundedDepthRegressor(recalibrate=False, **options).fit(X, y)
         before: Any = one_law.predict_dist(new_X)
         if isinstance(after, HurdlePredictive):
             shares = [np.mean(~np.isin(y, after.atoms)), *(np.mean(y == atom) for atom in after.atoms)]

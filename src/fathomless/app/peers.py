@@ -72,7 +72,7 @@ class Peer:
         self, X: Any, y: Any, schema: Schema | None = None, target: ClassLabels | TargetScale | None = None
     ) -> Self:
         """Fit the model to a table (N, C) and a target (N,); `schema` and `target` may be fitted to more rows."""
-        self.schema_ = schema or fit_schema(X, missing="impute", unseen="ignore")
+        self.schema_ = schema.plain if schema else fit_schema(X, missing="impute", unseen="ignore")
         x = encode(self.schema_, X)
         self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y, hurdle=True))
         if isinstance(self.target_, TargetScale):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.bins import choose_bin_count
 from fathomless.data.cells import (
     WIDE,
     check_digits,
@@ -31,6 +32,7 @@ from fathomless.data.cells import (
 )
 from fathomless.data.schema import (
     MISSING,
+    NUMBERS,
     UNSEEN,
     Bools,
     Cells,
@@ -79,6 +81,7 @@ def fit_schema(
     standardize: bool = True,
     max_levels: int = 100,
     limit: bool = True,
+    numbers: str = "plain",
 ) -> Schema:
     """Fit the encoding of a table.
 
@@ -105,6 +108,9 @@ def fit_schema(
         True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are
         excluded from mean and standard deviation. Values are clipped to the range of the other values, extended by its
         length on both sides.
+    numbers : {"plain", "binned"}
+        Encoding of columns of numbers: one feature, or also a bounded copy, indicators of frequent values and bins
+        (:mod:`fathomless.data.bins`).
 
     Warns
     -----
@@ -126,16 +132,20 @@ def fit_schema(
     """
     check_option("missing", missing, MISSING)
     check_option("unseen", unseen, UNSEEN)
+    check_option("numbers", numbers, NUMBERS)
     table = _read_table(X, names)
     weight, keep = check_weight(weight, table.rows)
     allowed = missing == "impute" or (missing == "auto" and table.framed)
     columns = []
-    for name, cells in zip(table.names, table.cells(), strict=True):
+    all_cells = list(table.cells())
+    bins = choose_bin_count(sum(cells.kind == "numeric" for cells in all_cells)) if numbers == "binned" else 0
+    options: dict[str, Any] = {"standardize": standardize, "max_levels": max_levels, "limit": limit, "bins": bins}
+    for name, cells in zip(table.names, all_cells, strict=True):
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
             raise DataError(f"column {name!r} has no values in the training data; drop the column")
-        columns.append(fit_column(name, cells, weight, standardize=standardize, max_levels=max_levels, limit=limit))
+        columns.append(fit_column(name, cells, weight, **options))
     return Schema(tuple(columns), table.framed or names is not None, missing, unseen)
 
 
@@ -167,7 +177,7 @@ def encode(schema: Schema, X: Any) -> Floats:
         f"a table of {table.rows:,} rows, encoded as {schema.width:,} features,",
         lambda share: f"use about {int(share * table.rows):,} rows, reduce max_levels, or drop text columns",
     )
-    plain = all(column.kind == "numeric" and not column.gaps for column in schema.columns)
+    plain = all(column.kind == "numeric" and not column.gaps and not column.bins for column in schema.columns)
     if plain and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
         with np.errstate(over="ignore"):
             out = table.columns.copy()

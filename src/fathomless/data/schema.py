@@ -14,11 +14,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from fathomless.data.bins import Bins, fit_bins
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
     "MISSING",
+    "NUMBERS",
     "UNSEEN",
     "Bools",
     "Cells",
@@ -52,6 +54,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 MISSING = ("auto", "error", "impute")
 #: Policies for categories that are not in the training data.
 UNSEEN = ("error", "ignore")
+#: Encodings of columns of numbers.
+NUMBERS = ("plain", "binned")
 _FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
 _MOST = 100_000  # maximum categories of a column that is read part by part
 _KINDS = ("numeric", "boolean", "category", "date")
@@ -80,6 +84,8 @@ class Column:
         True if values were missing in training; the column then has an additional feature "NAME is missing".
     limits : (float, float), optional
         Range to which numbers and dates are clipped, if the column had outliers in training.
+    bins : Bins, optional
+        Further features of a column of numbers; see :mod:`fathomless.data.bins`.
     """
 
     name: str
@@ -91,11 +97,15 @@ class Column:
     other: bool = False
     gaps: bool = False
     limits: tuple[float, float] | None = None
+    bins: Bins | None = None
+
+    def clip(self, values: Floats) -> Floats:
+        """Clip numbers or dates to the limits."""
+        return values if self.limits is None else np.clip(values, *self.limits)
 
     def standardize(self, values: Floats) -> Floats:
         """Clip numbers or dates to the limits, then center and scale them."""
-        inside = values if self.limits is None else np.clip(values, *self.limits)
-        return (inside - self.center) / self.scale
+        return (self.clip(values) - self.center) / self.scale
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -106,6 +116,8 @@ class Column:
             names += [f"{self.name}=(other)"] if self.other else []
         elif self.kind == "date":
             names += [f"{self.name} ({cycle})" for cycle in _CYCLES]
+        elif self.bins is not None:
+            names += self.bins.names(self.name)
         return (*names, f"{self.name} is missing") if self.gaps else tuple(names)
 
 
@@ -138,12 +150,19 @@ class Schema:
         """Number D of encoded features."""
         return len(self.encoded_names)
 
+    @property
+    def plain(self) -> "Schema":
+        """The same encoding without further features of columns of numbers."""
+        return replace(self, columns=tuple(replace(column, bins=None) for column in self.columns))
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal schema."""
         columns = [{**asdict(column), "levels": list(column.levels)} for column in self.columns]
-        for entry in columns:  # columns without limits have no such key
-            limits = entry.pop("limits")
+        for entry in columns:  # columns without limits or bins have no such keys
+            limits, bins = entry.pop("limits"), entry.pop("bins")
             entry.update({} if limits is None else {"limits": list(limits)})
+            if bins is not None:
+                entry["bins"] = {name: list(v) if isinstance(v, tuple) else v for name, v in bins.items()}
         return {"columns": columns, "named": self.named, "missing": self.missing, "unseen": self.unseen}
 
     @staticmethod
@@ -152,11 +171,14 @@ class Schema:
         check_fields(obj, {"columns": list, "named": bool, "missing": str, "unseen": str}, "a schema")
         columns = []
         for entry in obj["columns"]:
-            limited = isinstance(entry, dict) and "limits" in entry
-            names = [f.name for f in fields(Column) if f.name != "limits" or limited]
+            further = [name for name in ("limits", "bins") if isinstance(entry, dict) and name in entry]
+            names = [f.name for f in fields(Column) if f.name not in ("limits", "bins") or f.name in further]
             check_fields(entry, {name: _JSON_TYPES[name] for name in names}, "a column of a schema")
-            limits = {"limits": tuple(entry["limits"])} if limited else {}
-            columns.append(Column(**{**entry, "levels": tuple(entry["levels"]), **limits}))
+            read: dict[str, Any] = {"limits": tuple(entry["limits"])} if "limits" in further else {}
+            if "bins" in further:
+                check_fields(entry["bins"], _BINS_TYPES, "the bins of a column of a schema")
+                read["bins"] = _read_bins(**entry["bins"])
+            columns.append(Column(**{**entry, "levels": tuple(entry["levels"]), **read}))
         for column in columns:
             _check_column(column)
         if len({column.name for column in columns}) != len(columns) or not columns:
@@ -164,6 +186,10 @@ class Schema:
         check_option("missing", obj["missing"], MISSING)
         check_option("unseen", obj["unseen"], UNSEEN)
         return Schema(tuple(columns), obj["named"], obj["missing"], obj["unseen"])
+
+
+def _read_bins(median: float, spread: float, spikes: list[float], knots: list[float], means: list[float]) -> Bins:
+    return Bins(median, spread, tuple(spikes), tuple(knots), tuple(means))
 
 
 def _check_column(column: Column) -> None:
@@ -175,6 +201,7 @@ def _check_column(column: Column) -> None:
     if (
         not (plain and limits[0] < limits[1])
         or (column.limits is not None and column.kind not in ("numeric", "date"))
+        or (column.bins is not None and (column.kind != "numeric" or not column.bins.is_valid()))
         or column.kind not in _KINDS
         or not all(map(math.isfinite, numbers))
         or column.scale <= 0
@@ -195,7 +222,9 @@ _JSON_TYPES: Mapping[str, type] = {
     "other": bool,
     "gaps": bool,
     "limits": list,
+    "bins": dict,
 }
+_BINS_TYPES: Mapping[str, type] = {"median": float, "spread": float, "spikes": list, "knots": list, "means": list}
 
 
 @dataclass(frozen=True)
@@ -224,17 +253,24 @@ class Cells:
 
 
 def fit_column(
-    name: str, cells: Cells, weight: Floats | None, *, standardize: bool, max_levels: int, limit: bool = True
+    name: str,
+    cells: Cells,
+    weight: Floats | None,
+    *,
+    standardize: bool,
+    max_levels: int,
+    limit: bool = True,
+    bins: int = 0,
 ) -> Column:
-    """Fit the encoding of a column with at least one value; warn of outliers."""
+    """Fit the encoding of a column with at least one value, with at most `bins` bins; warn of outliers."""
     if max_levels < 2:
         raise DataError(f"max_levels is {max_levels}; it must be at least 2")
     if cells.kind == "category":
         return _fit_category(name, cells, weight, max_levels)
-    return _fit_number(name, cells, weight, standardize, limit)
+    return _fit_number(name, cells, weight, standardize, limit, bins)
 
 
-def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: bool, limit: bool) -> Column:
+def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: bool, limit: bool, bins: int) -> Column:
     values = cast(Floats, cells.values)
     gaps = bool(cells.missing.any())
     if cells.kind == "boolean":
@@ -249,7 +285,9 @@ def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: boo
         values, weight = values[inside], None if weight is None else weight[inside]
     mean, scale = compute_moments(values, weight)
     center, scale = (mean, scale) if standardize else (0.0, 1.0)
-    return Column(name, cells.kind, center, scale, mean, gaps=gaps, limits=None if far is None else far.limits)
+    limits = None if far is None else far.limits
+    fitted = fit_bins(values, weight, bins) if bins and cells.kind == "numeric" else None
+    return Column(name, cells.kind, center, scale, mean, gaps=gaps, limits=limits, bins=fitted)
 
 
 def warn_of_outliers(name: str, kind: str, far: Outliers, rows: int) -> None:
@@ -390,8 +428,10 @@ class Tally:
         self.numbers = numbers
         warn_of_outliers(self.name, self.kind, self.far, rows)
 
-    def column(self, *, max_levels: int) -> Column:
+    def column(self, *, max_levels: int, bins: int = 0) -> Column:
         """Return the encoding that :func:`fit_column` fits to all cells at once, up to rounding.
+
+        Bins are fitted to a subsample of at most 32,768 values.
 
         Raises
         ------
@@ -411,7 +451,11 @@ class Tally:
                 return replace(column, gaps=self.gaps)
         mean, scale = self.numbers.standard
         limits = None if self.far is None else self.far.limits
-        return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps, limits=limits)
+        fitted = None
+        if bins and self.kind == "numeric":
+            values = self.sample.values
+            fitted = fit_bins(values if self.far is None else values[self.far.inside(values)], None, bins)
+        return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps, limits=limits, bins=fitted)
 
 
 def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int) -> Column:
@@ -465,6 +509,9 @@ def _encode_number(column: Column, cells: Cells, out: Floats, unseen: str) -> No
     out[:, 0] = z
     if column.kind == "date" and cells.kind == "date":
         out[:, 1:5] = _encode_cycles(values, cells.missing)
+    if column.bins is not None:
+        features = column.bins.encode(column.clip(np.where(cells.missing, column.fill, values)))
+        out[:, 1 : 1 + features.shape[1]] = features
 
 
 def _encode_cycles(days: Floats, missing: Bools) -> Floats:

@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fathomless.data.bins import choose_bin_count
 from fathomless.data.cells import check_missing
 from fathomless.data.frames import encode, read_columns
 from fathomless.data.rows import Rows, Stream, concatenate
-from fathomless.data.schema import MISSING, UNSEEN, Floats, Moments, Schema, Tally, check_option, some
+from fathomless.data.schema import MISSING, NUMBERS, UNSEEN, Floats, Moments, Schema, Tally, check_option, some
 from fathomless.data.targets import ClassLabels, LabelTally, Target, TargetScale, TargetTally
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
@@ -293,6 +294,7 @@ def learn(
     missing: str = "auto",
     unseen: str = "error",
     max_levels: int = 100,
+    numbers: str = "plain",
 ) -> tuple[Schema, Target]:
     """Fit the encoding of a table and its target in one pass, or in two if a column has outliers.
 
@@ -306,7 +308,7 @@ def learn(
         The table.
     target : type
         :class:`~fathomless.data.targets.ClassLabels` or :class:`~fathomless.data.targets.TargetScale`.
-    missing, unseen, max_levels
+    missing, unseen, max_levels, numbers
         As in :func:`~fathomless.data.frames.fit_schema`.
 
     Raises
@@ -317,6 +319,7 @@ def learn(
     """
     check_option("missing", missing, MISSING)
     check_option("unseen", unseen, UNSEEN)
+    check_option("numbers", numbers, NUMBERS)
     target_tally = LabelTally() if target is ClassLabels else TargetTally()
     tallies: dict[str, Tally] = {}
     framed = False
@@ -331,7 +334,9 @@ def learn(
                 target_tally.add(y)
             start += len(X)
     _fit_limits(source, tallies)
-    columns_fitted = tuple(tally.column(max_levels=max_levels) for tally in tallies.values())
+    numeric = sum(tally.kind == "numeric" for tally in tallies.values())
+    bins = choose_bin_count(numeric) if numbers == "binned" else 0
+    columns_fitted = tuple(tally.column(max_levels=max_levels, bins=bins) for tally in tallies.values())
     return Schema(columns_fitted, framed, missing, unseen), target_tally.finish()
 
 

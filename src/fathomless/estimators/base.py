@@ -388,7 +388,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _column_options(self) -> ColumnOptions:
-        return ColumnOptions(self.missing, self.unseen, self.max_levels)
+        return ColumnOptions(self.missing, self.unseen, self.max_levels, self.numbers)
 
     def _encodings(self) -> tuple[Schema, Target] | None:
         """Return the encodings that a fit continues with."""

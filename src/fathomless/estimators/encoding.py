@@ -56,13 +56,14 @@ class ColumnOptions:
 
     Attributes
     ----------
-    missing, unseen, max_levels
+    missing, unseen, max_levels, numbers
         As in :func:`~fathomless.data.frames.fit_schema`.
     """
 
     missing: str = "auto"
     unseen: str = "error"
     max_levels: int = 100
+    numbers: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class _Rows:
             unseen=options.unseen,
             max_levels=options.max_levels,
             limit=not self.density,
+            numbers="plain" if self.density else options.numbers,
         )
 
     def encode_rows(self, schema: Schema, X: Any) -> Array:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from fathomless.data.bins import BIN_SCALE, LIMIT, Bins
 from fathomless.data.frames import as_numbers, make_frame
 from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
@@ -192,6 +193,11 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     truth = ((kind == _MISSING) & gap) | ((kind == _LEVEL) & (level < most) & (values == level))
     truth = truth | ((kind == _LEVEL) & (level == most) & other)
     features = torch.where(kind == _NUMBER, number, truth.double())
+    if any(column.bins is not None for column in schema.columns):
+        bounded = _clip(number, -LIMIT, LIMIT)
+        features = torch.where(kind == _BOUNDED, bounded / (1.0 + (bounded / 3.0).square()).sqrt(), features)
+        features = torch.where(kind == _SPIKE, (filled == level).double() - centre, features)
+        features = torch.where(kind == _BIN, BIN_SCALE * (_clip(number, 0.0, 1.0) - level), features)
     known = torch.tensor([schema.unseen == "error" and not schema.columns[place].other for place in source])
     unknown = (kind == _LEVEL) & known & ~gap & other
     dates = [place for place, column in enumerate(schema.columns) if column.kind == "date"]
@@ -205,7 +211,7 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     return torch.where((gap & torch.tensor(strict)) | unknown, math.nan, features)
 
 
-_NUMBER, _LEVEL, _MISSING, _CYCLE = range(4)
+_NUMBER, _LEVEL, _MISSING, _CYCLE, _BOUNDED, _SPIKE, _BIN = range(7)
 _LARGEST = sys.float_info.max
 
 
@@ -218,9 +224,29 @@ def _feature_rule(column: Column, feature: str) -> tuple[float, float, float, fl
         return _LEVEL, float(place), 0.0, 1.0, 0.0
     if column.kind == "boolean":
         return _NUMBER, 0.0, 0.5, 0.5, 0.5
+    if place and column.bins is not None:
+        return _bins_rule(column, column.bins, place - 1)
     if place:
         return _CYCLE, place - 1.0, 0.0, 1.0, 0.0
     return _NUMBER, 0.0, column.center, column.scale, column.fill
+
+
+def _clip(values: Tensor, low: float, high: float) -> Tensor:
+    """Clip values, by tensors: the optimiser of ONNX programs fails on two pairs of scalar bounds of one value."""
+    width = values.shape[1]
+    return torch.minimum(torch.maximum(values, torch.tensor([low] * width)), torch.tensor([high] * width))
+
+
+def _bins_rule(column: Column, bins: Bins, place: int) -> tuple[float, float, float, float, float]:
+    """Return the rule of a further feature of a column of numbers; the level of a bin is its mean."""
+    spikes = len(bins.spikes)
+    if place == 0:
+        return _BOUNDED, 0.0, bins.median, bins.spread, column.fill
+    mean = bins.means[place - 1]
+    if place <= spikes:
+        return _SPIKE, bins.spikes[place - 1], mean, 1.0, column.fill
+    low, high = bins.knots[place - 1 - spikes : place + 1 - spikes]
+    return _BIN, mean, low, high - low, column.fill
 
 
 def _cycles(days: Tensor) -> Tensor:

@@ -555,7 +555,11 @@ def _encoding(column: Column) -> str:
             levels = join_words([str(level) for level in column.levels], _LEVELS)
             return f"{format_count(len(column.levels), 'level')}: {levels}{rest}"
     limits = "" if column.limits is None else "; clipped to {} and {}".format(*map(number, column.limits))
-    return f"centre {number(column.center)}, scale {number(column.scale)}{limits}"
+    further = ""
+    if column.bins is not None:
+        spikes = f", {format_count(len(column.bins.spikes), 'frequent value')}" if column.bins.spikes else ""
+        further = f"; bounded copy{spikes}, {format_count(len(column.bins.knots) - 1, 'bin')}"
+    return f"centre {number(column.center)}, scale {number(column.scale)}{limits}{further}"
 
 
 def _targets(page: Page) -> list[str]:

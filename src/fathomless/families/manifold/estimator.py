@@ -168,7 +168,12 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             raise DataError(f"column={column!r} was given; allowed are numeric columns: {', '.join(numeric) or '–'}")
         away = np.linspace(-_FAR, _FAR, _ALONG)
         encoded = np.tile(self.fit_diagnostics_.average or np.zeros(self.schema_.width), (_ALONG, 1))
-        encoded[:, self.schema_.encoded_names.index(column)] = away
+        first = self.schema_.encoded_names.index(column)
+        encoded[:, first] = away
+        entry = numeric[column]
+        if entry.bins is not None:
+            features = entry.bins.encode(entry.clip(entry.center + entry.scale * away))
+            encoded[:, first + 1 : first + 1 + features.shape[1]] = features
         return numeric[column].center + numeric[column].scale * away, self._modes(encoded)
 
     def _modes(self, encoded: Array) -> Array:

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathomless import SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless import FiniteNetworkClassifier, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data import streams
 from fathomless.data.bins import BIN_SCALE, Bins, choose_bin_count, fit_bins
 from fathomless.data.frames import encode, fit_schema
@@ -216,6 +216,33 @@ def test_other_families_have_bins_too() -> None:
     fit = SparseBayesRegressor(epochs=5, width=4, random_state=0, numbers="binned").fit(*table())
     assert fit.schema_.width > 20
     assert set(fit.feature_relevance()) == set(table()[0])
+
+
+AUTOMATIC: list[tuple[Any, dict[str, Any], int, bool]] = [
+    (UnboundedDepthClassifier, {}, 500, True),
+    (UnboundedDepthClassifier, {}, 499, False),
+    (UnboundedDepthClassifier, {"numbers": "plain"}, 500, False),
+    (UnboundedDepthClassifier, {"architecture": "transformer", "width": 8}, 500, False),
+    (UnboundedDepthClassifier, {"weights": "meanfield"}, 500, False),
+    (UnboundedDepthRegressor, {}, 500, False),
+    (FiniteNetworkClassifier, {}, 500, False),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "options", "rows", "binned"), AUTOMATIC, ids=str)
+def test_the_default_has_bins_for_classes_of_enough_rows(
+    kind: Any, options: dict[str, Any], rows: int, binned: bool
+) -> None:
+    X, y = table(rows)
+    target = y if kind is UnboundedDepthRegressor else y > 1.0
+    fit = kind(
+        **{"epochs": 1, "cv": 1, "width": 4, "random_state": 0, "recalibrate": False, **options}
+        if kind is UnboundedDepthRegressor
+        else {"epochs": 1, "width": 4, "random_state": 0, **options}
+    )
+    fit.fit(X, target)
+    assert any(column.bins for column in fit.schema_.columns) == binned
 
 
 def test_an_unknown_encoding_is_refused() -> None:

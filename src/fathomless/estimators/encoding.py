@@ -56,14 +56,25 @@ class ColumnOptions:
 
     Attributes
     ----------
-    missing, unseen, max_levels, numbers
+    missing, unseen, max_levels
         As in :func:`~fathomless.data.frames.fit_schema`.
+    numbers : {"auto", "plain", "binned"}
+        Encoding of columns of numbers.
+    bins_from : int, optional
+        Number of rows from which "auto" is "binned", for a target of classes. None for "plain" with any number of rows.
     """
 
     missing: str = "auto"
     unseen: str = "error"
     max_levels: int = 100
-    numbers: str = "plain"
+    numbers: str = "auto"
+    bins_from: int | None = None
+
+    def choose_numbers(self, rows: int, *, classes: bool) -> str:
+        """Return the encoding of columns of numbers for a table with a number of rows, "plain" or "binned"."""
+        if self.numbers != "auto":
+            return self.numbers
+        return "binned" if classes and self.bins_from is not None and rows >= self.bins_from else "plain"
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ class _Rows:
             unseen=options.unseen,
             max_levels=options.max_levels,
             limit=not self.density,
-            numbers="plain" if self.density else options.numbers,
+            numbers="plain" if self.density else options.choose_numbers(len(X), classes=isinstance(self, ClassTask)),
         )
 
     def encode_rows(self, schema: Schema, X: Any) -> Array:

@@ -54,9 +54,11 @@ class TableOptions:
         categories.
     max_levels : int
         Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
-    numbers : {"plain", "binned"}
-        Encoding of columns of numbers: standardised, or with further features (:mod:`fathomless.data.bins`), a bounded
-        copy, indicators of frequent values, and bins. These show masses and steps of a column to the first layer.
+    numbers : {"auto", "plain", "binned"}
+        Encoding of columns of numbers: "plain" is standardised. "binned" has further features
+        (:mod:`fathomless.data.bins`), a bounded copy, indicators of frequent values, and bins, which show masses and
+        steps of a column to the first layer. "auto" is "binned" for classifiers of unbounded depth with point estimates
+        from 500 rows on, and "plain" otherwise.
     device : str
         Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}
@@ -74,7 +76,7 @@ class TableOptions:
     missing: str = option("auto", "choice", names=("auto", "error", "impute"))
     unseen: str = option("error", "choice", names=("error", "ignore"))
     max_levels: int = option(100, "whole", least=2)
-    numbers: str = option("plain", "choice", names=("plain", "binned"))
+    numbers: str = option("auto", "choice", names=("auto", "plain", "binned"))
     device: str = option("auto", "text")
     precision: str = option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))
     checkpoint: "str | PathLike[str] | CheckpointOptions | None" = option(

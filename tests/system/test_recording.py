@@ -27,7 +27,7 @@ class Recorder:
     def __init__(self) -> None:
         self.recorded = self.replayed = 0
 
-    def __call__(self, call: Call) -> tuple[list[Tensor], Callable[[], None]]:
+    def __call__(self, call: Call, device: torch.device) -> tuple[list[Tensor], Callable[[], None]]:
         self.recorded += 1
         outputs: list[Tensor] = []
 
@@ -69,7 +69,7 @@ def test_without_a_recorder_a_function_is_called() -> None:
 
 
 def test_a_function_that_cannot_be_recorded_is_called_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(call: Call) -> Any:
+    def refuse(call: Call, device: torch.device) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setitem(RECORDERS, "cpu", refuse)
@@ -178,7 +178,7 @@ def test_recorded_steps_copy_nothing_from_or_to_the_host(name: str, monkeypatch:
     """A CUDA graph cannot contain such copies. The optimisers of the CPU count their steps on the host."""
     found: list[str] = []
 
-    def watch(call: Call) -> tuple[list[Tensor], Callable[[], None]]:
+    def watch(call: Call, device: torch.device) -> tuple[list[Tensor], Callable[[], None]]:
         first = [True]
 
         def replay() -> None:  # constants of the structure are computed before the recording

@@ -17,26 +17,33 @@ from fathomless.system.errors import ConvergenceWarning
 
 __all__ = ["RECORDERS", "Replayed", "can_record", "set_rate", "use_rate_tensors"]
 
-#: Record a function; return its outputs, which are not computed yet, and the function that computes them.
-Recorder = Callable[[Callable[[], Sequence[Tensor]]], tuple[Sequence[Tensor], Callable[[], object]]]
+Call = Callable[[], Sequence[Tensor]]
+#: Record a function on a device; return its outputs, which are not computed yet, and the function that computes them.
+Recorder = Callable[[Call, torch.device], tuple[Sequence[Tensor], Callable[[], object]]]
 
 _PLAIN = 3  # calls before the recording, in which libraries allocate memory and optimisers their moments
 
 
-def record_cuda(call: Callable[[], Sequence[Tensor]]) -> tuple[Sequence[Tensor], Callable[[], object]]:
+def record_cuda(call: Call, device: torch.device) -> tuple[Sequence[Tensor], Callable[[], object]]:
     """Record the kernels of a function as a CUDA graph, without running them."""
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        # not the context manager torch.cuda.graph, which collects garbage in every recording
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            outputs = call()
-        finally:
-            graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
-    return outputs, graph.replay
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    with torch.cuda.device(device):
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # not the context manager torch.cuda.graph, which collects garbage in every recording
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                outputs = call()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+    return outputs, replay
 
 
 #: Recorders by the type of the device. Functions on other devices are called as they are.
@@ -64,8 +71,9 @@ class Replayed:
         If the function could not be recorded. It is then called as it is.
     """
 
-    def __init__(self, call: Callable[[], Sequence[Tensor]], device: torch.device) -> None:
+    def __init__(self, call: Call, device: torch.device) -> None:
         self.call = call
+        self.device = device
         self.recorder = RECORDERS.get(device.type)
         self.calls = 0
         self.outputs: Sequence[Tensor] = ()
@@ -85,7 +93,7 @@ class Replayed:
             if self.calls <= _PLAIN:
                 return self.call()
             try:
-                self.outputs, self.replay = self.recorder(self.call)
+                self.outputs, self.replay = self.recorder(self.call, self.device)
             except RuntimeError as error:
                 self.recorder = None
                 warnings.warn(

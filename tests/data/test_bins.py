@@ -224,7 +224,8 @@ AUTOMATIC: list[tuple[Any, dict[str, Any], int, bool]] = [
     (UnboundedDepthClassifier, {"numbers": "plain"}, 500, False),
     (UnboundedDepthClassifier, {"architecture": "transformer", "width": 8}, 500, False),
     (UnboundedDepthClassifier, {"weights": "meanfield"}, 500, False),
-    (UnboundedDepthRegressor, {}, 500, False),
+    (UnboundedDepthRegressor, {}, 2000, True),
+    (UnboundedDepthRegressor, {}, 1999, False),
     (FiniteNetworkClassifier, {}, 500, False),
 ]
 

@@ -60,21 +60,25 @@ class ColumnOptions:
         As in :func:`~fathomless.data.frames.fit_schema`.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers.
-    bins_from : int, optional
-        Number of rows from which "auto" is "binned", for a target of classes. None for "plain" with any number of rows.
+    bins_from : (int, int), optional
+        Numbers of rows from which "auto" is "binned", for a target of classes and of numbers. None for "plain" with any
+        number of rows.
     """
 
     missing: str = "auto"
     unseen: str = "error"
     max_levels: int = 100
     numbers: str = "auto"
-    bins_from: int | None = None
+    bins_from: tuple[int, int] | None = None
 
     def choose_numbers(self, rows: int, *, classes: bool) -> str:
         """Return the encoding of columns of numbers for a table with a number of rows, "plain" or "binned"."""
         if self.numbers != "auto":
             return self.numbers
-        return "binned" if classes and self.bins_from is not None and rows >= self.bins_from else "plain"
+        if self.bins_from is None:
+            return "plain"
+        of_classes, of_numbers = self.bins_from
+        return "binned" if rows >= (of_classes if classes else of_numbers) else "plain"
 
 
 @dataclass(frozen=True)

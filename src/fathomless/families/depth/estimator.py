@@ -42,7 +42,7 @@ from fathomless.system.rng import building
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
-_BINS_FROM = 500  # rows from which columns of numbers of a table of classes have bins by default
+_BINS_FROM = 500, 2000  # rows from which columns of numbers have bins by default, for classes and for numbers
 
 
 class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):

@@ -1,6 +1,7 @@
 """Methods on one table: the same folds for all, arithmetic by hand, work that is kept, and what fails is told."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless.app import compare as module
 from fathomless.app.cli import main
-from fathomless.app.compare import LONG, Compared, Comparison, compare, methods_for
+from fathomless.app.compare import LONG, Compared, Comparison, compare, evaluate_split, method, methods_for
 from fathomless.app.peers import PEERS, Peer
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema
@@ -233,3 +234,16 @@ def test_words_that_cannot_be_followed_are_refused(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_neighbours_are_compared_beside_the_default() -> None:
+    assert "depth-neighbors" not in methods_for("classification", 100)[0]
+    assert method("depth-neighbors", "regression", 0).get_params()["neighbors"] is True
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(60, 2)), 2, 0) + 0.001 * rng.normal(size=(120, 2))
+    y = np.repeat(rng.normal(size=60), 2)  # every row has a twin
+    with_neighbors, plain = (
+        evaluate_split(partial(method, name, "regression", 0, epochs=20, cv=4), (X, y), (X, y))
+        for name in ("depth-neighbors", "depth")
+    )
+    assert np.mean(with_neighbors["log_density"]) > np.mean(plain["log_density"]) + 0.1

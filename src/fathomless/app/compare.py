@@ -40,12 +40,16 @@ from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.jobs import run_parts
 from fathomless.system.progress import Progress
 
-__all__ = ["LONG", "Compared", "Comparison", "compare", "evaluate_split", "method", "methods_for"]
+__all__ = ["LONG", "VARIANTS", "Compared", "Comparison", "compare", "evaluate_split", "method", "methods_for"]
 
 #: Maximum number of rows for Markov chains over graphs in the default comparison; they take minutes or hours.
 LONG = 300
 _SLOW = "graph"
 _LEAST = 20  # minimum number of rows
+#: Methods that are a family with options: family, options and title.
+VARIANTS: Mapping[str, tuple[str, dict[str, Any], str]] = {
+    "depth-neighbors": ("depth", {"neighbors": True}, "unbounded depth with nearest training rows"),
+}
 Array = npt.NDArray[Any]
 
 
@@ -148,7 +152,8 @@ def compare(
     task : {"classification", "regression"}
         Task.
     methods : sequence of str
-        Names of families, baselines and :data:`~fathomless.app.peers.PEERS`; by default all that are not too slow.
+        Names of families, baselines, :data:`VARIANTS` and :data:`~fathomless.app.peers.PEERS`; by default all that are
+        not too slow.
     folds : int
         Number of folds, at least 2.
     seed : int
@@ -211,7 +216,12 @@ def compare(
 
 def _methods(task: str) -> dict[str, str]:
     families = {name: family.title for name, family in registry.families().items() if task in family.tasks}
-    return {**families, **PEERS}
+    variants = {
+        name: title
+        for name, (family, options, title) in VARIANTS.items()
+        if family in families and options.keys() <= registry.options(registry.families()[family], task).keys()
+    }
+    return {**families, **variants, **PEERS}
 
 
 def _select_methods(methods: Sequence[str], task: str) -> dict[str, str]:
@@ -326,6 +336,8 @@ def method(name: str, task: str, seed: int, **options: Any) -> Any:
     """
     if name in PEERS:
         return Peer(name, task, seed)
+    name, more, _ = VARIANTS.get(name, (name, {}, ""))
+    options = {**more, **options}
     family = registry.families()[registry.full_name(name)]
     unseen: dict[str, Any] = {"unseen": "ignore"} if "unseen" in registry.options(family, task) else {}
     return registry.estimator_class(family.tasks[task])(random_state=seed, **{**unseen, **options})

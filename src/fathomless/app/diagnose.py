@@ -190,7 +190,7 @@ def _outliers(summary: FitSummary) -> Iterator[Finding]:
 
 
 def _fewer_rows_than_features(summary: FitSummary) -> Iterator[Finding]:
-    width = summary.estimator.schema_.width
+    width = summary.estimator.schema_.plain.width  # bins add no information to a column
     if summary.rows is not None and summary.rows < width:
         yield Finding(
             "advice",

@@ -372,13 +372,14 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             )
         seed = self._seed()
         before = self._encodings()
+        width = source.take(np.zeros(1, dtype=np.int64))[0].shape[1]
         encodings = before or streams.learn(
             source,
             task.target_class,
             missing=columns.missing,
             unseen=columns.unseen,
             max_levels=columns.max_levels,
-            numbers=columns.choose_numbers(source.rows, classes=isinstance(task, ClassTask)),
+            numbers=columns.choose_numbers(source.rows, width, classes=isinstance(task, ClassTask)),
         )
         if before is None and isinstance(task, ClassTask):
             encodings = encodings[0], task.rank(cast(ClassLabels, encodings[1]))

@@ -47,6 +47,7 @@ __all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class", "labe
 
 Array = npt.NDArray[Any]
 _COARSE = 0.1  # step of a lattice in standard deviations above which it bounds a predicted scale
+_ROWS_PER_COLUMN = 5  # below which columns of numbers have no bins by default
 _HIGHEST_FLOOR = 0.4  # largest such bound, below the initial scale
 
 
@@ -71,11 +72,14 @@ class ColumnOptions:
     numbers: str = "auto"
     bins_from: tuple[int, int] | None = None
 
-    def choose_numbers(self, rows: int, *, classes: bool) -> str:
-        """Return the encoding of columns of numbers for a table with a number of rows, "plain" or "binned"."""
+    def choose_numbers(self, rows: int, columns: int, *, classes: bool) -> str:
+        """Return the encoding of columns of numbers for a table of N rows and C columns, "plain" or "binned".
+
+        "auto" is "plain" for wide tables, with fewer than five rows for each column.
+        """
         if self.numbers != "auto":
             return self.numbers
-        if self.bins_from is None:
+        if self.bins_from is None or rows < _ROWS_PER_COLUMN * columns:
             return "plain"
         of_classes, of_numbers = self.bins_from
         return "binned" if rows >= (of_classes if classes else of_numbers) else "plain"
@@ -95,6 +99,8 @@ class _Rows:
 
     def fit_schema(self, X: Any, weight: Array | None, options: ColumnOptions) -> Schema:
         """Fit the encoding of the columns to a table of N rows with weights (N,)."""
+        columns = X.shape[1] if len(X.shape) == 2 else 0  # other shapes are refused below
+        numbers = options.choose_numbers(len(X), columns, classes=isinstance(self, ClassTask))
         return fit_schema(
             X,
             weight=weight,
@@ -102,7 +108,7 @@ class _Rows:
             unseen=options.unseen,
             max_levels=options.max_levels,
             limit=not self.density,
-            numbers="plain" if self.density else options.choose_numbers(len(X), classes=isinstance(self, ClassTask)),
+            numbers="plain" if self.density else numbers,
         )
 
     def encode_rows(self, schema: Schema, X: Any) -> Array:

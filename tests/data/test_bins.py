@@ -20,7 +20,7 @@ from fathomless.data.bins import BIN_SCALE, Bins, choose_bin_count, fit_bins
 from fathomless.data.frames import encode, fit_schema
 from fathomless.data.schema import Schema
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.encoding import ColumnOptions
+from fathomless.estimators.encoding import BinsDefault, ColumnOptions
 from fathomless.estimators.importance import dependence, importance
 from fathomless.system.errors import DataError
 
@@ -248,7 +248,7 @@ def test_the_default_has_bins_for_classes_of_enough_rows(
 
 
 def test_the_default_of_wide_tables_is_plain() -> None:
-    options = ColumnOptions(bins_from=(500, 2000))
+    options = ColumnOptions(bins=BinsDefault(classes=500, numbers=2000, options={}))
     assert options.choose_numbers(600, 120, classes=True) == "binned"
     assert options.choose_numbers(600, 121, classes=True) == "plain"
     assert options.choose_numbers(1999, 3, classes=False) == "plain"

@@ -32,7 +32,7 @@ from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
-from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
+from fathomless.estimators.encoding import BinsDefault, ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.hurdle import add_atoms, leave_out_atoms, require_other_values
 from fathomless.estimators.neighbors import check_neighbors
 from fathomless.estimators.networks import Networks
@@ -151,6 +151,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     allows_censored: ClassVar[bool] = True  # False if the inference does not support censored targets
     _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
+    _bins: ClassVar[BinsDefault | None] = None  # rule of the family by which numbers="auto" is "binned"
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history in the progress bar, with their labels
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -396,7 +397,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _column_options(self) -> ColumnOptions:
-        return ColumnOptions(self.missing, self.unseen, self.max_levels, self.numbers)
+        suits = self._bins is not None and self._bins.suits(self.get_params(deep=False))
+        return ColumnOptions(self.missing, self.unseen, self.max_levels, self.numbers, self._bins if suits else None)
 
     def _encodings(self) -> tuple[Schema, Target] | None:
         """Return the encodings that a fit continues with."""

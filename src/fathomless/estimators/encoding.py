@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import narwhals as nw
 import numpy as np
@@ -43,12 +43,34 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
 
-__all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class", "labels_of"]
+__all__ = ["BinsDefault", "ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class", "labels_of"]
 
 Array = npt.NDArray[Any]
 _COARSE = 0.1  # step of a lattice in standard deviations above which it bounds a predicted scale
 _ROWS_PER_COLUMN = 5  # below which columns of numbers have no bins by default
 _HIGHEST_FLOOR = 0.4  # largest such bound, below the initial scale
+
+
+@dataclass(frozen=True)
+class BinsDefault:
+    """Rule by which ``numbers="auto"`` is "binned" for a family.
+
+    Attributes
+    ----------
+    classes, numbers : int
+        Numbers of rows from which columns of numbers have bins, for a target of classes and of numbers.
+    options : mapping of str to tuple
+        Values of options for which this was measured; with other values, columns have no bins.
+    """
+
+    classes: int
+    numbers: int
+    options: Mapping[str, tuple[Any, ...]]
+
+    def suits(self, options: Mapping[str, Any]) -> bool:
+        """Return True if the options of an estimator, and its candidates for them, are among these values."""
+        candidates = options.get("candidates") or {}
+        return all(options[name] in values and name not in candidates for name, values in self.options.items())
 
 
 @dataclass(frozen=True)
@@ -61,16 +83,15 @@ class ColumnOptions:
         As in :func:`~fathomless.data.frames.fit_schema`.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers.
-    bins_from : (int, int), optional
-        Numbers of rows from which "auto" is "binned", for a target of classes and of numbers. None for "plain" with any
-        number of rows.
+    bins : BinsDefault, optional
+        Rule by which "auto" is "binned"; None for "plain".
     """
 
     missing: str = "auto"
     unseen: str = "error"
     max_levels: int = 100
     numbers: str = "auto"
-    bins_from: tuple[int, int] | None = None
+    bins: BinsDefault | None = None
 
     def choose_numbers(self, rows: int, columns: int, *, classes: bool) -> str:
         """Return the encoding of columns of numbers for a table of N rows and C columns, "plain" or "binned".
@@ -79,10 +100,9 @@ class ColumnOptions:
         """
         if self.numbers != "auto":
             return self.numbers
-        if self.bins_from is None or rows < _ROWS_PER_COLUMN * columns:
+        if self.bins is None or rows < _ROWS_PER_COLUMN * columns:
             return "plain"
-        of_classes, of_numbers = self.bins_from
-        return "binned" if rows >= (of_classes if classes else of_numbers) else "plain"
+        return "binned" if rows >= (self.bins.classes if classes else self.bins.numbers) else "plain"
 
 
 @dataclass(frozen=True)
@@ -96,11 +116,12 @@ class _Rows:
     """
 
     density: bool = False
+    of_classes: ClassVar[bool] = False  # True if the target is a class
 
     def fit_schema(self, X: Any, weight: Array | None, options: ColumnOptions) -> Schema:
         """Fit the encoding of the columns to a table of N rows with weights (N,)."""
         columns = X.shape[1] if len(X.shape) == 2 else 0  # other shapes are refused below
-        numbers = options.choose_numbers(len(X), columns, classes=isinstance(self, ClassTask))
+        numbers = options.choose_numbers(len(X), columns, classes=self.of_classes)
         return fit_schema(
             X,
             weight=weight,
@@ -136,6 +157,7 @@ class ClassTask(_Rows):
         True for ordered classes, or their labels in ascending order; not allowed for multilabel targets.
     """
 
+    of_classes: ClassVar[bool] = True
     class_weight: Any = None
     class_cost: Any = None
     several_labels: bool = True

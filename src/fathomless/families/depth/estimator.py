@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fathomless.estimators.base import require_fitted
-from fathomless.estimators.encoding import ColumnOptions
+from fathomless.estimators.encoding import BinsDefault
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared, SplitPlan
@@ -42,7 +42,8 @@ from fathomless.system.rng import building
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
-_BINS_FROM = 500, 2000  # rows from which columns of numbers have bins by default, for classes and for numbers
+# a transformer has a token for each feature, and drawn weights were not measured
+_BINS = BinsDefault(classes=500, numbers=2000, options={"weights": ("map",), "architecture": ("mlp", "residual")})
 
 
 class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
@@ -103,6 +104,8 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         leave-one-out density. "followed" has diagnostics of scales, noise and log-likelihood.
     """
 
+    _bins = _BINS
+
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:
         """Return the root mean square of the first-layer weights of each encoded column, of sampled weights.
 
@@ -133,12 +136,6 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
                 f"{self.architecture!r}; it needs weights='hmc' and a linear first layer"
             )
         return compute_relevance(model, self.schema_.encoded_names, level)
-
-    def _column_options(self) -> ColumnOptions:
-        # measured for these networks; a transformer has a token for each feature
-        candidates = self.candidates if isinstance(self.candidates, Mapping) else {}
-        plain = self.weights != "map" or self.architecture not in ("mlp", "residual") or "architecture" in candidates
-        return replace(super()._column_options(), bins_from=None if plain else _BINS_FROM)
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
         return self._plan_split(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)

@@ -411,14 +411,11 @@ def time_fits(rows: int, device: str) -> dict[str, Any]:
             with warnings.catch_warnings(record=True) as issued:
                 warnings.simplefilter("always")
                 _fit_default(X[:200], y[:200], device, epochs=2)
-                begun = time.perf_counter()
-                fitted = _fit_default(X, y, device)
-                line[way] = round(time.perf_counter() - begun, 2)
+                fitted, seconds, training = _fit_default(X, y, device)
         finally:
             RECORDERS.update(kept)
+        line |= {way: round(seconds, 2), f"{way}_training": round(training, 2)}
         line |= {f"{way}_steps": int(fitted.history_[-1]["step"]), f"{way}_evaluations": len(fitted.history_)}
-        line[f"{way}_training"] = round(sum(_TRAINING), 2)
-        _TRAINING.clear()
         if told := [str(one.message)[:200] for one in issued if "record" in str(one.message)]:
             line[f"{way}_warning"] = told[0]
         predictions.append(fitted.predict(X[:1000]))
@@ -426,20 +423,16 @@ def time_fits(rows: int, device: str) -> dict[str, Any]:
     return line
 
 
-_TRAINING: list[float] = []  # seconds of the trainings of the last fit
-
-
-def _fit_default(X: Array, y: Array, device: str, **options: Any) -> Any:
-    """Fit the default, and add the seconds up to the last row of the history to the times of trainings."""
+def _fit_default(X: Array, y: Array, device: str, **options: Any) -> tuple[Any, float, float]:
+    """Fit the default; return it with the seconds of the fit, and of its part up to the last row of the history."""
     begun = time.perf_counter()
     ends: list[float] = []
 
     def note(run: Any) -> None:
-        ends[:] = [time.perf_counter()]
+        ends.append(time.perf_counter())
 
     fitted = UnboundedDepthRegressor(random_state=0, device=device, callbacks=[note], **options).fit(X, y)
-    _TRAINING[:] = [ends[0] - begun]
-    return fitted
+    return fitted, time.perf_counter() - begun, ends[-1] - begun
 
 
 def tolerance_of(device: str) -> float:

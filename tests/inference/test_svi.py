@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
@@ -23,7 +22,7 @@ from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.progress import Progress, Terminal
-from trainings import state_of
+from trainings import Syncs, state_of
 
 
 def rows(n: int = 128, dtype: torch.dtype = torch.float32) -> Rows:
@@ -37,20 +36,6 @@ def model(**options: Any) -> UnboundedDepth:
     return UnboundedDepth(net.layer, net.head, **options)
 
 
-class _Syncs(TorchDispatchMode):
-    """Count the operations that read a tensor's values back to the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in ("_local_scalar_dense", "item", "nonzero", "equal", "is_nonzero", "masked_select", "_unique2"):
-            self.found.append(name)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("law", [TruncatedPoisson(), StickBreaking()], ids=repr)
 @pytest.mark.parametrize("weights", ["map", "meanfield"])
 @pytest.mark.parametrize("moving", [True, False])
@@ -62,14 +47,14 @@ def test_the_step_reads_nothing_back_from_the_device(law: Any, weights: str, mov
         svi._set_rates(run, 1, moving)
         svi._step(run, data, len(data))  # the first step makes the optimiser's state
         run.optimizer.zero_grad()
-        with _Syncs() as syncs:
+        with Syncs() as syncs:
             svi._step(run, data, len(data))
         # the optimiser's own step counters live on the host when tensors do
         assert syncs.found == []
 
 
 def test_the_detector_finds_a_read() -> None:
-    with _Syncs() as syncs:
+    with Syncs() as syncs:
         float(torch.ones(2).sum())
     assert syncs.found == ["_local_scalar_dense"]
 

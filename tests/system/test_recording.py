@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fathomless import Adam, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
@@ -17,6 +16,7 @@ from fathomless.inference.out_of_fold import recalibration
 from fathomless.nn.architectures import MLP
 from fathomless.system.errors import ConvergenceWarning, PausedError
 from fathomless.system.recording import RECORDERS, Replayed
+from trainings import Syncs
 
 Call = Callable[[], Sequence[Tensor]]
 
@@ -158,20 +158,6 @@ def test_the_key_of_a_step_changes_with_the_structure() -> None:
     assert drawn.step_key() is None
 
 
-class _Copies(TorchDispatchMode):
-    """Record operations that read a tensor's values, or make a tensor from numbers of the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in ("_local_scalar_dense", "lift_fresh", "nonzero", "equal", "masked_select", "_unique2"):
-            self.found.append(name)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.recalibration
 @pytest.mark.parametrize("name", ["regression", "classification", "residual"])
 def test_recorded_steps_copy_nothing_from_or_to_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +168,7 @@ def test_recorded_steps_copy_nothing_from_or_to_the_host(name: str, monkeypatch:
         first = [True]
 
         def replay() -> None:  # constants of the structure are computed before the recording
-            with _Copies() if first.pop() else contextlib.nullcontext() as copies:
+            with Syncs("lift_fresh") if first.pop() else contextlib.nullcontext() as copies:
                 call()
             first.append(False)
             found.extend(copies.found if copies else [])

@@ -137,10 +137,11 @@ def fit_schema(
     weight, keep = check_weight(weight, table.rows)
     allowed = missing == "impute" or (missing == "auto" and table.framed)
     columns = []
-    all_cells = list(table.cells())
-    bins = choose_bin_count(sum(cells.kind == "numeric" for cells in all_cells)) if numbers == "binned" else 0
+    bins = 0
+    if numbers == "binned":  # a pass of its own, since the cells of all columns need not fit into memory
+        bins = choose_bin_count(sum(cells.kind == "numeric" for cells in table.cells()))
     options: dict[str, Any] = {"standardize": standardize, "max_levels": max_levels, "limit": limit, "bins": bins}
-    for name, cells in zip(table.names, all_cells, strict=True):
+    for name, cells in zip(table.names, table.cells(), strict=True):
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():

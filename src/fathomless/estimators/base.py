@@ -373,18 +373,18 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             )
         seed = self._seed()
         before = self._encodings()
-        width = source.take(np.zeros(1, dtype=np.int64))[0].shape[1]
+        first = source.take(np.zeros(1, dtype=np.int64))[0]
         encodings = before or streams.learn(
             source,
             task.target_class,
             missing=columns.missing,
             unseen=columns.unseen,
             max_levels=columns.max_levels,
-            numbers=columns.choose_numbers(source.rows, width, classes=isinstance(task, ClassTask)),
+            numbers=columns.choose_numbers(source.rows, first.shape[1], classes=task.of_classes),
         )
         if before is None and isinstance(task, ClassTask):
             encodings = encodings[0], task.rank(cast(ClassLabels, encodings[1]))
-        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)  # a row has all column names
+        self._table(first, reset=before is None)  # a row has all column names
         return prepare_stream(
             source,
             plan.share,

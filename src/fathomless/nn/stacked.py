@@ -37,12 +37,9 @@ _ELEMENTWISE = (
     nn.Sigmoid,
     nn.Softplus,
     nn.Identity,
-    nn.Flatten,
     nn.Dropout,
+    nn.Flatten,
 )
-
-
-_PLAIN = (nn.Linear, nn.LayerNorm, nn.Sequential, nn.ModuleList, Residual)
 
 
 class StackedLinear(nn.Module):
@@ -132,7 +129,8 @@ def is_deterministic(module: nn.Module) -> bool:
     >>> is_deterministic(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.1)))
     False
     """
-    known = {StackedLinear, Apart, *_PLAIN, *_ELEMENTWISE} - {nn.Dropout}
+    known = {nn.Linear, nn.LayerNorm, nn.Sequential, nn.ModuleList, Residual, StackedLinear, Apart, *_ELEMENTWISE}
+    known.remove(nn.Dropout)
     parts = list(module.modules())
     hooked = any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in parts)
     return not hooked and all(type(part) in known for part in parts)

@@ -53,6 +53,7 @@ _NARROW = 1e-5  # length of an interval in scales below which its probability is
 _LEAST_MASS = 1e-280  # probability of an interval below which its log is computed from the density
 _PANELS = 40  # panels of this quadrature, each half as long as the one before
 _NODES = 6  # nodes of a panel
+_NORMALISED = 1e-13  # log of a sum of weights below which they are normalised, up to rounding
 _SMALL = 1e-280  # variance below which terms of its sum may have underflowed
 
 
@@ -396,7 +397,8 @@ class Mixture:
     ----------
     log_weight : Tensor, shape (S,) or (S, *batch)
         Log weights, normalised here: the same for all elements of the batch, or different ones, which must be finite.
-        Components with the log weight minus infinity are removed.
+        Components with the log weight minus infinity are removed. Weights that are normalised already keep their bits,
+        so that parts of a mixture are equal to the whole.
     component : Component, parameters of shape (S, *batch)
         Laws of the mixture; in predictions the batch is (N, T).
 
@@ -442,7 +444,10 @@ class Mixture:
                 "proper laws; allowed are finite centres, positive finite scales and, for Student's "
                 "t, finite degrees of freedom above 2"
             )
-        object.__setattr__(self, "log_weight", torch.log_softmax(log_weight[keep], 0))
+        normalised = torch.log_softmax(log_weight[keep], 0)
+        if bool((total.abs() < _NORMALISED).all()):  # the given values, with the derivatives of normalised ones
+            normalised = log_weight[keep].detach() + (normalised - normalised.detach())
+        object.__setattr__(self, "log_weight", normalised)
         object.__setattr__(self, "component", component)
 
     @cached_property

@@ -42,9 +42,6 @@ from fathomless.system.rng import building
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
-# a transformer has a token for each feature, and drawn weights were not measured
-_BINS = BinsDefault(classes=500, numbers=2000, options={"weights": ("map",), "architecture": ("mlp", "residual")})
-
 
 class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     """Base class of estimators of networks of layers and heads.
@@ -104,7 +101,8 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         leave-one-out density. "followed" has diagnostics of scales, noise and log-likelihood.
     """
 
-    _bins = _BINS
+    # a transformer has a token for each feature, and drawn weights were not measured
+    _bins = BinsDefault(classes=500, numbers=2000, options={"weights": ("map",), "architecture": ("mlp", "residual")})
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:
         """Return the root mean square of the first-layer weights of each encoded column, of sampled weights.

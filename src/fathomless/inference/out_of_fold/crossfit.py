@@ -92,12 +92,8 @@ class StackedLikelihood(Likelihood, HasWidth):
         for name, p in wider.named_parameters():
             if name not in known:  # such as a temperature, equal in all members
                 p.data = p.data.expand(self.count, *p.shape).clone()
-        return self._with(wider)
-
-    def _with(self, one: Likelihood) -> "StackedLikelihood":
-        """Return a stack whose stacked parameters are those of `one`."""
-        other = copy.copy(self)
-        other._modules = {"each": _Density(one)}
+        other = copy.deepcopy(self)
+        other.each = _Density(wider)
         return other
 
     @torch.no_grad()

@@ -246,7 +246,7 @@ def _train(
     training = _Training(law.to(device), rows, step, generator, device)
     best, state, best_step = math.inf, _copy(law), 0
     due, done = 0, 0
-    most = _MOST_STEPS * (1 + (len(rows.y) > _LARGE)) * (1 + (len(rows.y) > _LARGER))
+    most = _MOST_STEPS * (1 if len(rows.y) <= _LARGE else 2 if len(rows.y) <= _LARGER else 4)
     while done <= most and done <= _PATIENCE[0] * best_step + _PATIENCE[1]:
         if done == due:
             loss = -float((rows.weight[:, None] * training.evaluate()).sum())
@@ -337,7 +337,7 @@ class _Training:
             features, least, z, weight = self.features[None], self.least[None], self.target[None], self.mask
             half, upper = (None if part is None else part[None] for part in (self.half, self.upper))
         else:
-            index = self.index
+            index = self.index  # (K, B)
             features = self.features[:, index].transpose(0, 1)  # (K, T, B, D + 1)
             least, z = self.least[:, index].transpose(0, 1), self.target[:, index].transpose(0, 1)  # (K, T, B)
             half, upper = (None if part is None else part[:, index].transpose(0, 1) for part in (self.half, self.upper))

@@ -141,11 +141,11 @@ def fit(
         run.register_parameters()
     run.ranks.refuse_statistics(model)
     _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
-    steps = _make_steps(run, batches)
+    recorded = _make_steps(run, batches)
     try:
         drive(
             run,
-            lambda: _advance(run, batches, held_out, steps),
+            lambda: _advance(run, batches, held_out, recorded),
             callbacks=callbacks,
             progress=progress,
             ranks=run.ranks,
@@ -328,9 +328,9 @@ def _make_steps(run: Run, train: Data) -> RecordedSteps:
     return RecordedSteps(run, lambda batch, temperature: _step(run, batch, size, count, temperature, counts))
 
 
-def _advance(run: Run, train: Data, valid: Rows | StackedRows | None, taken: RecordedSteps) -> None:
+def _advance(run: Run, train: Data, valid: Rows | StackedRows | None, recorded: RecordedSteps) -> None:
     """Train until the next evaluation is due, and evaluate."""
-    taken.refresh()
+    recorded.refresh()
     rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
     totals: Tensor | None = None
     while totals is None or not run.evaluates:
@@ -338,13 +338,13 @@ def _advance(run: Run, train: Data, valid: Rows | StackedRows | None, taken: Rec
         # a resumed training draws the same numbers as an uninterrupted one; ranks have different rows, so different
         # seeds
         with seeded_globals(fold_in(run.seed, "epoch", run.epoch, *rank), run.model.device):
-            sums = _epoch(run, train, taken)
+            sums = _epoch(run, train, recorded)
         totals = sums if totals is None else totals + sums
         run.epoch += 1
     _record(run, train, valid, totals)
 
 
-def _epoch(run: Run, train: Data, taken: RecordedSteps) -> Tensor:
+def _epoch(run: Run, train: Data, recorded: RecordedSteps) -> Tensor:
     """Train for one epoch; return the sums of the parts of the bound, weighted by the sizes of the batches."""
     t = run.training
     if not run.model.training:  # train() visits all modules, which takes as long as a few layers
@@ -366,7 +366,7 @@ def _epoch(run: Run, train: Data, taken: RecordedSteps) -> Tensor:
         structure_step = run.step % t.structure_every == 0
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
         warm_up = t.temperature_factor((run.step - 1) / (steps * t.epochs))
-        parts.append(taken.take(batch, t.temperature * warm_up))
+        parts.append(recorded.take(batch, t.temperature * warm_up))
         shares.append(len(batch) / len(train))
         seen += len(batch)
         if structure_step:

@@ -55,11 +55,10 @@ class TableOptions:
     max_levels : int
         Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
     numbers : {"auto", "plain", "binned"}
-        Encoding of columns of numbers: "plain" is standardised. "binned" has further features
-        (:mod:`fathomless.data.bins`), a bounded copy, indicators of frequent values, and bins, which show masses and
-        steps of a column to the first layer. "auto" is "binned" for networks of unbounded depth with point estimates
-        from 500 rows on for classes and from 2,000 rows on for numbers, if there are five rows or more for each column,
-        and "plain" otherwise.
+        Encoding of columns of numbers: "plain" is one standardised feature. "binned" adds a bounded copy, indicators of
+        frequent values, and bins, which show masses and steps of a column to the first layer. "auto" is "binned" for
+        networks of unbounded depth with point estimates from 500 rows on for classes and from 2,000 rows on for
+        numbers, if there are five rows or more for each column, and "plain" otherwise.
     device : str
         Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}

@@ -7,9 +7,9 @@ variable FATHOMLESS_DATA. The scores are the log-likelihoods of out-of-fold rows
 RMSE of new rows in units of the target, and the seconds of the fit. Laws of the residual are not learned
 (recalibrate=False).
 
-The priors are the standard deviations 1, 0.3 and 0.1, "columns", and "candidates": 1 and "columns", weighted by
-out-of-fold rows, with five networks each where the others have ten. CatBoost has a normal law with the RMSE of its
-predictions in five folds; a line says so if it is missing.
+The priors are the standard deviations 1, 0.3 and 0.1, "columns", "auto" (the default: 1 or "columns", chosen by a short
+training), and "candidates": 1 and "columns", weighted by out-of-fold rows, with five networks each where the others
+have ten. CatBoost has a normal law with the RMSE of its predictions in five folds; a line says so if it is missing.
 
     python benchmarks/priors.py made --kinds friedman interactions --noise 0 15 40 --rows 300 1000 --seeds 2
     FATHOMLESS_DATA=FOLDER python benchmarks/priors.py real --tables concrete energy kin8nm --limit 1500 --splits 2
@@ -41,6 +41,7 @@ PRIORS: dict[str, dict[str, Any]] = {
     "0.3": {"weight_prior": 0.3},
     "0.1": {"weight_prior": 0.1},
     "columns": {"weight_prior": "columns"},
+    "auto": {"weight_prior": "auto"},
     "candidates": {"candidates": {"weight_prior": (1.0, "columns")}, "cv": 5},
 }
 Table = tuple[str, Any, Any, Any, Any]
@@ -99,9 +100,15 @@ def score_networks(name: str, table: Table, seed: int) -> dict[str, Any]:
         "out of fold": estimator.validation_score_,
         "new rows": float(law.log_prob(torch.as_tensor(new_y, device="cpu")).mean()),
         "RMSE": float(np.sqrt(np.mean((estimator.predict(new_X) - new_y) ** 2))),
+        **({"gain of columns": _show_gain(estimator.trials_[1])} if len(estimator.trials_) > 1 else {}),
         "depths": {depth: round(mass, 2) for depth, mass in estimator.depth_posterior_.items() if mass > 0.02},
         "seconds": seconds,
     }
+
+
+def _show_gain(trial: dict[str, Any]) -> str:
+    """Return the gain of a trial as text."""
+    return f"{trial['gain']:+.3f} ± {trial['error']:.3f} ({'chosen' if trial['chosen'] else 'not chosen'})"
 
 
 def score_catboost(table: Table) -> dict[str, Any]:

@@ -349,7 +349,10 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"n_restarts": 2**31 - 1}, "n_restarts=2147483647 was given; at most 10,000 is allowed"),
         ({"weight_prior": 0.0}, r"a prior scale of 0\.0 was given; a positive, finite number is allowed"),
         ({"weight_prior": -1.0}, r"a prior scale of -1\.0 was given"),
-        ({"weight_prior": "wide"}, "weight_prior='wide' was given; a finite number is allowed, or 'columns'"),
+        (
+            {"weight_prior": "wide"},
+            "weight_prior='wide' was given; a finite number is allowed, or 'auto', or 'columns'",
+        ),
         ({"weight_prior": "columns", "weights": "meanfield"}, r"scales for columns need point estimates"),
         ({"weight_prior": "columns", "weights": "sparse"}, r"scales for columns need point estimates"),
         ({"temperature": 0.0}, "temperature=0.0 was given; a positive, finite number is allowed"),

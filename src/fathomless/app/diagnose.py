@@ -345,7 +345,12 @@ def _against_overfitting(summary: FitSummary) -> str:
         steps.append(f"raise {summary.show('validation_fraction')}")
     elif summary.given["patience"] is None:
         steps.append(f"set {summary.show('patience')}")
-    steps += [f"lower {summary.show(name)}" for name in ("weight_prior", "width") if name in summary.given]
+    if "weight_prior" in summary.given:
+        by_itself = isinstance(summary.given["weight_prior"], str)
+        prior = summary.show("weight_prior")
+        steps.append(f"set {prior} to a small number, such as 0.3" if by_itself else f"lower {prior}")
+    if "width" in summary.given:
+        steps.append(f"lower {summary.show('width')}")
     return f"{'; '.join([*steps, 'or collect more rows'])}."
 
 

@@ -462,7 +462,12 @@ def _build_models(
     """Build the networks of a folder, with their initial weights."""
     layout, seed = saved.meta["layout"], saved.meta["seed"]
     members = layout.get("members", [{}])  # only an ensemble has several
-    kinds: Sequence[Candidate] = diagnostics.kinds if isinstance(diagnostics, CrossFitDiagnostics) else ()
+    kinds: Sequence[Candidate] = ()
+    if isinstance(diagnostics, CrossFitDiagnostics):
+        chosen = [
+            Candidate(options=t.options, weight=1.0, networks=len(members)) for t in diagnostics.trials if t.chosen
+        ]
+        kinds = diagnostics.kinds or chosen[:1]
     kinds = kinds or [Candidate(options={}, weight=1.0, networks=len(members))]
     if sum(kind.networks for kind in kinds) != len(members):
         raise DataError(f"its candidate architectures do not have {len(members)} networks in total")

@@ -20,6 +20,7 @@ from fathomless.estimators.finalize import finalize, fit_structure_weights, keep
 from fathomless.estimators.last_layer import fit_heads_in_sample, fit_heads_out_of_fold
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.trials import FIRST, RowScores, compare, join_folds, shorten
 from fathomless.estimators.values import Restarts
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, crossfit, fold_indices, predict_held_out
 from fathomless.inference.out_of_fold.search import Law, StructureSearch
@@ -32,10 +33,10 @@ from fathomless.inference.variational.training import (
     automatic_epochs,
     automatic_structure_rate,
 )
-from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DataWarning
+from fathomless.system.errors import DataWarning, DivergenceError
 from fathomless.system.rng import fold_in
 
 __all__ = ["SVI", "CrossFit", "SearchOptions", "Step", "Strategy", "Then", "TrainingPlan"]
@@ -183,6 +184,8 @@ class SearchOptions:
         Options of :class:`~fathomless.inference.out_of_fold.search.StructureSearch`.
     unused : tuple of str
         Names of options without effect if the posterior is fitted to out-of-fold rows.
+    trials : sequence of mappings
+        Options of the networks, of which a short training of cross-fitted networks chooses one; the first by default.
     """
 
     free: bool
@@ -190,6 +193,7 @@ class SearchOptions:
     cross_fit: bool
     settings: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    trials: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -226,11 +230,43 @@ class CrossFit:
             assert table.folds is not None
             fits = self._cross_fit_candidates(problem, table, session)
             return self._shrink_noise(combine(fits, self.candidates, table.folds[0], **settings), table)
+        trials = self._compare_trials(problem, table, session)
+        for trial in trials:
+            if trial.chosen:
+                problem = replace(problem, networks=problem.networks._copy_with(trial.options))
         fitted, seen, search = self.train_networks(problem, table, session)
+        if trials:
+            fitted = replace(fitted, diagnostics=replace(cast(CrossFitDiagnostics, fitted.diagnostics), trials=trials))
         of_row = None
         if table.folds is not None:
             of_row = torch.from_numpy(without(table.folds.numpy(), fitted.diverged))[0][seen.rows]
         return self._shrink_noise(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
+
+    def _compare_trials(self, problem: Problem, table: Prepared, session: Session) -> tuple[Trial, ...]:
+        """Compare the options of the trials by short trainings on the same folds, without callbacks and display."""
+        if len(self.search.trials) < 2 or self.by_bound or not self.search.free or table.folds is None:
+            return ()
+        assert isinstance(table.train, Rows)
+        inside, outside = fold_indices(join_folds(table.folds[:1]))
+        longest = max(len(rows) for rows in inside)
+        training = shorten(self.svi.plan.training(table.train.count, longest, len(inside)), longest)
+        found: list[RowScores | None] = []
+        for i, options in enumerate(self.search.trials):
+            tried = replace(problem, networks=problem.networks._copy_with(options))
+            part = replace(session, callbacks=(), verbose=0).subsession(f"trial-{i}", **options)
+            starts = tried.starts(table, len(inside))
+            search = StructureSearch(training.epochs, self.search.law, **{**self.search.settings, "first": FIRST})
+            try:
+                settings = _settings(table, part, starts[0], training)
+                fitted, _ = crossfit(starts, table.train, inside, outside, search=search, **settings)
+            except DivergenceError:
+                found.append(None)
+                continue
+            densities = fitted.log_densities
+            assert densities is not None
+            q = torch.tensor([search.q[n] for n in densities.numbers], dtype=torch.float64, device="cpu")
+            found.append(RowScores(densities.rows, densities.mix(q), densities.weight))
+        return compare(self.search.trials, found)
 
     def _shrink_noise(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Reduce the noise from that of single networks to that of their average, if it was fitted."""

@@ -21,6 +21,7 @@ __all__ = [
     "RecalibrationFit",
     "Record",
     "StructureWeights",
+    "Trial",
 ]
 
 
@@ -312,6 +313,32 @@ class Candidate(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trial(Record):
+    """Options that were compared with others by a short training; see :mod:`fathomless.estimators.trials`.
+
+    Attributes
+    ----------
+    options : mapping
+        Options of the networks.
+    gain, error : float
+        Gain in out-of-fold log-likelihood over the first trial, in nats per row, and its standard error. They are 0 for
+        the first trial.
+    chosen : bool
+        True if the networks of the fit have these options.
+    """
+
+    options: Mapping[str, Any]
+    gain: float
+    error: float
+    chosen: bool
+
+    def __post_init__(self) -> None:
+        """Check that the options are a mapping."""
+        if not isinstance(self.options, dict):
+            raise DataError("its trials lack their options")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CrossFitDiagnostics(Diagnostics):
     """Diagnostics of a fit by gradient-based training.
 
@@ -328,6 +355,8 @@ class CrossFitDiagnostics(Diagnostics):
         Prior probabilities of the sampled structures.
     sampling : mapping of str to mapping
         Records of the chains of each sampled structure.
+    trials : tuple of Trial
+        Options that were compared by a short training, if any were.
     """
 
     structure: StructureWeights | None = field(default=None, metadata={"flat": StructureWeights})
@@ -335,6 +364,7 @@ class CrossFitDiagnostics(Diagnostics):
     narrowing: tuple[float, ...] = ()
     prior: tuple[float, ...] = ()
     sampling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trials: tuple[Trial, ...] = field(default=(), metadata={"of": Trial})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,8 @@ from fathomless.system.rng import building
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
+_PRIORS = ({"weight_prior": 1.0}, {"weight_prior": "columns"})  # trials of weight_prior="auto"
+
 
 class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     """Base class of estimators of networks of layers and heads.
@@ -57,6 +59,9 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         mixture; empty if the evidence lower bound set the weights.
     kinds_ : list of dict
         Candidate architectures (`candidates`): "options", "weight" and number of "networks" of each; else empty.
+    trials_ : list of dict
+        Options compared by a short training (``weight_prior="auto"``): "options", "gain" in out-of-fold log-likelihood
+        over the first ones in nats per row, its standard "error", and "chosen"; else empty.
     """
 
     fit_diagnostics_: CrossFitDiagnostics
@@ -65,6 +70,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     depth_posterior_error_: dict[int, float]
     depth_posterior_single_: dict[int, float]
     kinds_: list[dict[str, Any]]
+    trials_: list[dict[str, Any]]
     sampling_: dict[int, dict[str, Any]]
 
     shown = FAMILY.progress
@@ -73,6 +79,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         diagnostics = self.fit_diagnostics_
         stacked = diagnostics.structure
         self.kinds_ = [kind.to_json() for kind in diagnostics.kinds]
+        self.trials_ = [trial.to_json() for trial in diagnostics.trials]
         self.sampling_ = {int(number): dict(record) for number, record in diagnostics.sampling.items()}
         # cross-fitted networks of one architecture have the same weights of depths; the first one stands for all
         one_law = stacked is not None and not self.kinds_
@@ -140,8 +147,12 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._uses_hmc():
+            search = self._search()
+            if self.weight_prior == "auto" and self._choice("weights") == "map" and prepared.inputs > 1:
+                linear = self.architecture in ("mlp", "residual")  # "columns" needs a linear first layer
+                search = replace(search, trials=_PRIORS if linear else ())
             return Then(
-                self._cross_fit_or_svi(self._search(), prepared),
+                self._cross_fit_or_svi(search, prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),
             )
         checkpoint = self._checkpoint()

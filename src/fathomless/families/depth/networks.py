@@ -107,9 +107,9 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
         return bool(self._choice("weights") == "hmc")
 
     def _model_options(self, prior: float | str | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
-        if prior == "columns":
-            prior = WeightPrior(columns=True)
-        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior, "columns"))
+        if prior in ("auto", "columns"):
+            prior = WeightPrior(columns=prior == "columns")
+        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior, "auto", "columns"))
         return {"weight_prior": prior, "seed": fold_in(seed, "weights"), "dtype": dtype}
 
     def _check_memory(

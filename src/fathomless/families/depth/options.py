@@ -64,11 +64,12 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         estimate. "laplace": the posterior given the features of the network, centred at the trained head. "conjugate":
         the same posterior with its own mean, for regression only. Predictions draw such heads `weight_draws` times;
         their uncertainty grows away from the data. "auto" is "point".
-    weight_prior : float, "columns" or WeightPrior
+    weight_prior : "auto", float, "columns" or WeightPrior
         Standard deviation of the prior of each weight, or a prior that depends on the shapes of the layers. "columns"
         is ``WeightPrior(columns=True)``, for point estimates: the scale of the weights of each column in the first
-        layer is inferred, so that columns without information have little influence. With ``weights="hmc"`` all scales
-        are inferred.
+        layer is inferred, so that columns without information have little influence. "auto" compares 1 and "columns" by
+        a short training if point estimates of a network with a linear first layer are cross-fitted, and is 1 otherwise.
+        It is also 1 with `candidates`. With ``weights="hmc"`` all scales are inferred.
     """
 
     depth_law: "str | int | DepthLaw" = option(
@@ -82,4 +83,4 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
     max_depth: "int | None" = option(None, "whole", None, least=0)
     weights: "str | HMC" = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"), values={"hmc": HMC})
     last_layer: str = option("auto", "choice", names=("auto", "point", "laplace", "conjugate"))
-    weight_prior: "float | str | WeightPrior" = option(1.0, "real", "columns", object)
+    weight_prior: "float | str | WeightPrior" = option("auto", "real", "auto", "columns", object)

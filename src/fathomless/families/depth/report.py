@@ -172,6 +172,17 @@ def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> St
         ]
         table = TextTable("Weight of each candidate", ("Candidate", "Weight"), rows)
         groups.append(Group("Candidate architectures", [], table))
+    if estimator.trials_:
+        trials = [
+            (
+                ", ".join(f"{name} {value}" for name, value in trial["options"].items()),
+                f"{trial['gain']:+.3f} ± {trial['error']:.3f}",
+                "yes" if trial["chosen"] else "no",
+            )
+            for trial in estimator.trials_
+        ]
+        table = TextTable("Gain in out-of-fold log-likelihood, in nats per row", ("Option", "Gain", "Used"), trials)
+        groups.append(Group("Options chosen by a short training", [], table))
     return StructureSection(groups, [_path_figure(estimator)], f"{_ABOUT} {_WEIGHTS}")
 
 

@@ -90,9 +90,13 @@ class LogDensities:
         """Number of rows, or the sum of their sample weights."""
         return float(len(self.rows) if self.weight is None else self.weight.sum())
 
+    def mix(self, q: Tensor) -> Tensor:
+        """Log density of each row under the mixture with weights q (L,), in nats, shape (N,)."""
+        return torch.logsumexp(self.log_density[:, q > 0.0] + q[q > 0.0].log(), 1)
+
     def score(self, q: Tensor) -> float:
         """Mean log density of a row under the mixture with weights q (L,), in nats."""
-        log_mixture = torch.logsumexp(self.log_density[:, q > 0.0] + q[q > 0.0].log(), 1)
+        log_mixture = self.mix(q)
         return float((log_mixture if self.weight is None else log_mixture * self.weight).sum()) / self.count
 
 

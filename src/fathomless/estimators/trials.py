@@ -1,0 +1,109 @@
+"""Trials: a choice between options of the networks by a short training.
+
+The networks of every trial are cross-fitted on the same folds for 500 steps, or half of the epochs if they are fewer,
+with four structures at the start.
+The trial with the largest mean log-likelihood of out-of-fold rows is chosen if its gain over the first trial exceeds
+two standard errors of the paired difference; otherwise the first trial is chosen.
+The rows also score the fit, so that its out-of-fold scores are optimistic by the effect of one choice among few trials.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fathomless.inference.variational.training import Training
+from fathomless.posterior.fit_diagnostics import Trial
+
+__all__ = ["FIRST", "RowScores", "compare", "join_folds", "shorten"]
+
+FIRST = 4  #: structures in the first support of a trial
+
+_FOLDS = 5  # largest number of networks of a trial
+_ERRORS = 2.0  # number of standard errors that the gain of a trial over the first one must exceed
+_SHARE, _STEPS = 0.5, 500  # length of a trial: largest share of the epochs, and largest number of steps
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """Log-likelihoods of out-of-fold rows.
+
+    Attributes
+    ----------
+    rows : Tensor of int64, shape (N,)
+        Indices of the rows in the table, ascending.
+    log_density : float64 Tensor, shape (N,)
+        In nats.
+    weight : float64 Tensor, shape (N,), optional
+        Sample weights.
+    """
+
+    rows: Tensor
+    log_density: Tensor
+    weight: Tensor | None = None
+
+
+def compare(options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | None]) -> tuple[Trial, ...]:
+    """Compare trials on the rows that they have in common with the first one.
+
+    Parameters
+    ----------
+    options : sequence of mappings
+        Options of each trial; the first one is the default.
+    scores : sequence of RowScores or None
+        Scores of each trial; None if its training diverged.
+
+    Returns
+    -------
+    tuple of Trial
+        One for each trial that did not diverge, in order, of which one is chosen. Empty if the first one diverged.
+
+    Examples
+    --------
+    >>> rows = torch.arange(4, device="cpu")
+    >>> first = RowScores(rows, torch.tensor([-1.0, -2.0, -1.0, -2.0], device="cpu").double())
+    >>> other = RowScores(rows, first.log_density + torch.tensor([0.4, 0.5, 0.6, 0.5], device="cpu"))
+    >>> [(trial.gain, trial.chosen) for trial in compare([{"width": 4}, {"width": 8}], [first, other])]
+    [(0.0, False), (0.5..., True)]
+    """
+    first = scores[0]
+    if first is None:
+        return ()
+    gains: list[tuple[Mapping[str, Any], float, float]] = [(options[0], 0.0, 0.0)]
+    gains += [(given, *_gain(first, of)) for given, of in zip(options[1:], scores[1:], strict=True) if of is not None]
+    best = max(range(len(gains)), key=lambda i: gains[i][1] if gains[i][1] > _ERRORS * gains[i][2] else 0.0)
+    return tuple(
+        Trial(options=dict(given), gain=gain, error=error, chosen=i == best)
+        for i, (given, gain, error) in enumerate(gains)
+    )
+
+
+def _gain(first: RowScores, other: RowScores) -> tuple[float, float]:
+    """Return the mean difference of the log-likelihoods of common rows, and its standard error."""
+    common = torch.isin(first.rows, other.rows)
+    difference = other.log_density[torch.isin(other.rows, first.rows)] - first.log_density[common]
+    weight = torch.ones_like(difference) if first.weight is None else first.weight[common]
+    total = float(weight.sum())
+    if not total > 0.0:
+        return 0.0, math.inf
+    mean = float(weight @ difference) / total
+    error = float((weight.square() @ (difference - mean).square()).sqrt()) / total
+    return (mean, error) if math.isfinite(mean) and math.isfinite(error) else (0.0, math.inf)
+
+
+def join_folds(folds: Tensor) -> Tensor:
+    """Merge neighbouring folds (R, N) until there are five at most; −1 stays −1."""
+    count = int(folds.max()) + 1
+    return folds if count <= _FOLDS else torch.where(folds < 0, folds, folds * _FOLDS // count)
+
+
+def shorten(training: Training, rows: int) -> Training:
+    """Return the training of a trial, with networks of a number of training rows."""
+    steps = max(1, math.ceil(rows / training.batch_size))
+    epochs = max(1, min(round(_SHARE * training.epochs), math.ceil(_STEPS / steps)))
+    return replace(
+        training, epochs=epochs, evaluate_every=min(training.evaluate_every, epochs), patience=None, calibrate=False
+    )

@@ -1,0 +1,197 @@
+"""Options chosen by a short training on the same folds."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless.estimators.trials import RowScores, compare, join_folds, shorten
+from fathomless.estimators.values import CheckpointOptions
+from fathomless.families.depth.report import page
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.training import Training
+from fathomless.posterior.ensemble import list_members
+from fathomless.system.errors import PausedError
+
+SHORT: dict[str, Any] = {"epochs": 600, "width": 16, "cv": 3, "random_state": 0, "recalibrate": False}
+OPTIONS = [{"weight_prior": 1.0}, {"weight_prior": "columns"}]
+
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
+
+
+def planted(rows: int, noise: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 3 + noise))
+    return X, np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.2 * rng.normal(size=rows)
+
+
+def scores(values: Any, rows: Any = None, weight: Any = None) -> RowScores:
+    values = torch.as_tensor(values, dtype=torch.float64)
+    rows = torch.arange(len(values)) if rows is None else torch.as_tensor(rows)
+    return RowScores(rows, values, None if weight is None else torch.as_tensor(weight, dtype=torch.float64))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(**SHORT).fit(*planted(240, 12))
+
+
+def assert_same_networks(one: Any, other: Any) -> None:
+    for a, b in zip(list_members(one.model_), list_members(other.model_), strict=True):
+        values = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
+        assert all(name == name_b and torch.equal(value, value_b) for (name, value), (name_b, value_b) in values)
+
+
+# ---- the comparison
+
+
+def test_gains_are_paired_means_with_their_errors() -> None:
+    rng = np.random.default_rng(0)
+    first, other, weight = rng.normal(size=40), rng.normal(size=40), rng.uniform(0.5, 2.0, 40)
+    _, trial = compare(OPTIONS, [scores(first, weight=weight), scores(other, weight=weight)])
+    mean = np.average(other - first, weights=weight)
+    assert trial.gain == pytest.approx(mean)
+    assert trial.error == pytest.approx(np.sqrt(np.sum((weight * (other - first - mean)) ** 2)) / weight.sum())
+
+
+@given(st.floats(-1.0, 1.0), st.integers(0, 100))
+def test_another_trial_needs_a_gain_of_two_standard_errors(shift: float, seed: int) -> None:
+    noise = np.random.default_rng(seed).normal(size=30)
+    trials = compare(OPTIONS, [scores(np.zeros(30)), scores(shift + noise)])
+    assert [trial.chosen for trial in trials].count(True) == 1
+    assert trials[1].chosen == (trials[1].gain > 2.0 * trials[1].error)
+
+
+def test_the_best_of_several_trials_is_chosen() -> None:
+    options = [{"width": w} for w in (1, 2, 3)]
+    trials = compare(options, [scores(np.zeros(9)), scores(np.full(9, 0.1)), scores(np.full(9, 0.2))])
+    assert [trial.chosen for trial in trials] == [False, False, True]
+    assert [trial.options for trial in trials] == options
+
+
+def test_trials_that_diverged_are_left_out() -> None:
+    rows = scores(np.zeros(4))
+    assert compare(OPTIONS, [None, rows]) == ()
+    (alone,) = compare(OPTIONS, [rows, None])
+    assert alone.chosen
+    bad = scores([0.0, 1.0, -math.inf, 1.0])
+    assert [trial.chosen for trial in compare(OPTIONS, [rows, bad])] == [True, False]
+
+
+def test_only_common_rows_are_compared() -> None:
+    first = scores([0.0, 1.0, 2.0, 3.0], rows=[0, 1, 2, 3])
+    other = scores([2.5, 9.0], rows=[2, 7])
+    assert compare(OPTIONS, [first, other])[1].gain == pytest.approx(0.5)
+    assert not compare(OPTIONS, [first, scores([5.0], rows=[9])])[1].chosen
+
+
+@given(st.integers(1, 20), st.integers(0, 50))
+def test_folds_are_merged_to_five(count: int, seed: int) -> None:
+    folds = torch.from_numpy(np.random.default_rng(seed).integers(-1, count, (1, 200)))
+    folds[0, :count] = torch.arange(count)
+    merged = join_folds(folds)
+    assert int(merged.max()) + 1 == min(count, 5)
+    assert torch.equal(merged < 0, folds < 0)
+    for k in range(count):  # a fold stays whole
+        assert len(merged[folds == k].unique()) == 1
+
+
+@given(st.integers(1, 5000), st.integers(1, 200_000))
+def test_trials_are_short(epochs: int, rows: int) -> None:
+    training = shorten(Training(epochs=epochs, batch_size=256, evaluate_every=8), rows)
+    steps = math.ceil(rows / 256)
+    assert 1 <= training.epochs <= max(1, round(0.5 * epochs))
+    assert training.epochs * steps < 500 + steps
+    assert training.evaluate_every <= training.epochs
+
+
+# ---- fits
+
+
+def test_a_table_with_columns_of_noise_has_scales_for_columns(fitted: UnboundedDepthRegressor) -> None:
+    first, columns = fitted.trials_
+    assert first == {"options": {"weight_prior": 1.0}, "gain": 0.0, "error": 0.0, "chosen": False}
+    assert columns["options"] == {"weight_prior": "columns"}
+    assert columns["chosen"]
+    assert columns["gain"] > 2.0 * columns["error"] > 0.0
+    assert fitted.get_params()["weight_prior"] == "auto"
+    assert_same_networks(fitted, UnboundedDepthRegressor(**SHORT, weight_prior="columns").fit(*planted(240, 12)))
+
+
+def test_a_target_without_information_keeps_the_first_prior() -> None:
+    X, _ = planted(200, 3)
+    y = np.random.default_rng(7).normal(size=200)
+    fitted = UnboundedDepthRegressor(**SHORT).fit(X, y)
+    assert [trial["chosen"] for trial in fitted.trials_] == [True, False]
+    assert_same_networks(fitted, UnboundedDepthRegressor(**SHORT, weight_prior=1.0).fit(X, y))
+
+
+def test_another_seed_makes_the_same_choice(fitted: UnboundedDepthRegressor) -> None:
+    again = UnboundedDepthRegressor(**{**SHORT, "random_state": 5}).fit(*planted(240, 12))
+    assert [trial["chosen"] for trial in again.trials_] == [trial["chosen"] for trial in fitted.trials_]
+    gains = [found.trials_[1]["gain"] for found in (again, fitted)]
+    errors = [found.trials_[1]["error"] for found in (again, fitted)]
+    assert abs(gains[0] - gains[1]) < 3.0 * math.hypot(*errors)
+
+
+def test_saved_fits_keep_their_trials_and_the_chosen_prior(fitted: UnboundedDepthRegressor, tmp_path: Any) -> None:
+    again = load(fitted.save(tmp_path / "model"))
+    assert again.trials_ == fitted.trials_
+    assert all(member.weight_prior.columns for member in list_members(again.model_))
+    X, _ = planted(20, 12, seed=1)
+    assert np.array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_a_pause_after_the_trials_resumes_to_the_same_bytes(fitted: UnboundedDepthRegressor, tmp_path: Any) -> None:
+    seen = []
+
+    def pause(run: Run) -> None:
+        seen.append(run.epoch)
+        run.pause = len(seen) == 16
+
+    options = {**SHORT, "checkpoint": CheckpointOptions(tmp_path / "c", seconds=0.0)}
+    with pytest.raises(PausedError):
+        UnboundedDepthRegressor(**options, callbacks=[pause]).fit(*planted(240, 12))
+    assert seen[0] <= 8  # callbacks are not called in trials
+    assert (tmp_path / "c" / "trial-1").exists()
+    again = UnboundedDepthRegressor(**options).fit(*planted(240, 12))
+    assert again.trials_ == fitted.trials_
+    assert_same_networks(again, fitted)
+
+
+def test_the_report_shows_trials(fitted: UnboundedDepthRegressor) -> None:
+    tables = [group.table for group in page(fitted).groups]
+    assert tables[-1] is not None
+    assert [row[0] for row in tables[-1].rows] == ["weight_prior 1.0", "weight_prior columns"]
+    assert [row[-1] for row in tables[-1].rows] == ["no", "yes"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_prior": 0.5},
+        {"weight_prior": "columns"},
+        {"cv": 1},
+        {"architecture": "transformer"},
+        {"weights": "meanfield", "cv": 1},
+        {"depth_law": 2},
+        {"structure_from": "elbo", "cv": 3},
+        {"candidates": {"activation": ["relu", "tanh"]}},
+    ],
+)
+def test_fits_without_trials(options: dict[str, Any]) -> None:
+    X, y = planted(80, 1)
+    given = {**SHORT, "epochs": 4, "width": 8, **options}
+    assert UnboundedDepthRegressor(**given).fit(X, y).trials_ == []
+
+
+def test_a_single_column_has_no_trials_and_classes_have() -> None:
+    X, y = planted(90, 1)
+    options = {name: value for name, value in SHORT.items() if name != "recalibrate"} | {"epochs": 8}
+    assert UnboundedDepthClassifier(**options).fit(X[:, :1], y > 0.0).trials_ == []
+    assert len(UnboundedDepthClassifier(**options).fit(X, y > 0.0).trials_) == 2

@@ -25,6 +25,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.conditional import ConditionalCoverage, CoverageGroup, coverage_by_group
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
+from fathomless.estimators.importance import Importance, importance
 from fathomless.estimators.scores import Score
 from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
@@ -255,6 +256,36 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
 def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: bool) -> None:
     found = diagnose(regressor(epochs=5, cv=1).fit(*line(60)), [], rows=60, linear=lead)
     assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_a_column_that_contains_the_target_is_named(task: str) -> None:
+    rng = np.random.default_rng(1)
+    X = pd.DataFrame(rng.normal(size=(240, 3)), columns=["a", "b", "leak"])
+    y = X["a"].to_numpy() + rng.normal(size=240)
+    y = y if task == "regression" else np.where(y > 0.0, "high", "low")
+    X["leak"] = y + 0.03 * rng.normal(size=240) if task == "regression" else (y == "high").astype(float)
+    make = UnboundedDepthRegressor if task == "regression" else UnboundedDepthClassifier
+    estimator = make(cv=2, depth_law=0, epochs=800, random_state=0).fit(X, y)
+    seen = evaluate(estimator, X, y, name="out-of-fold rows", fold=estimator.fold_)
+    by_column = importance(estimator, X, y, fold=estimator.fold_)
+
+    def find(seen: Evaluation, columns: Importance) -> Finding | None:
+        found = diagnose(estimator, [seen], rows=240, importance=columns)
+        return next((finding for finding in found if finding.title == "One column determines the target"), None)
+
+    finding = find(seen, by_column)
+    assert finding is not None
+    assert finding.severity == "problem"
+    assert finding.detail.startswith("Permuting 'leak' lowers the log-likelihood by ")
+    # not if another column has an effect, the prediction is imperfect, or a constant one is as good
+    loss = by_column.loss.copy()
+    loss[1] = 0.3
+    assert find(seen, dataclasses.replace(by_column, loss=loss)) is None
+    name = "r2" if task == "regression" else "accuracy"
+    worse = {**seen.scores, name: dataclasses.replace(seen.scores[name], value=0.98)}
+    assert find(dataclasses.replace(seen, scores=worse), by_column) is None
+    assert find(dataclasses.replace(seen, baseline=seen.scores), by_column) is None
 
 
 @pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])

@@ -59,6 +59,20 @@ def test_gains_are_paired_means_with_their_errors() -> None:
     assert trial.error == pytest.approx(np.sqrt(np.sum((weight * (other - first - mean)) ** 2)) / weight.sum())
 
 
+def test_rows_of_a_group_count_as_one_for_the_error() -> None:
+    """Copies of every row in one group give the error of the rows without copies."""
+    rng = np.random.default_rng(1)
+    values, group = rng.normal(size=30), torch.arange(30).repeat_interleave(4)
+    _, alone = compare(OPTIONS, [scores(np.zeros(30)), scores(values)])
+    _, copies = compare(OPTIONS, [scores(np.zeros(120)), scores(values.repeat(4))], group)
+    _, apart = compare(OPTIONS, [scores(np.zeros(120)), scores(values.repeat(4))])
+    assert copies.gain == pytest.approx(alone.gain)
+    assert copies.error == pytest.approx(alone.error)
+    assert apart.error == pytest.approx(0.5 * alone.error)
+    _, part = compare(OPTIONS, [scores(np.zeros(60), rows=range(60)), scores(values.repeat(2), rows=range(60))], group)
+    assert part.error > 0.0
+
+
 @given(st.floats(-1.0, 1.0), st.integers(0, 100))
 def test_another_trial_needs_a_gain_of_two_standard_errors(shift: float, seed: int) -> None:
     noise = np.random.default_rng(seed).normal(size=30)

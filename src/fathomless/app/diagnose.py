@@ -16,6 +16,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.conditional import OWN, ConditionalCoverage
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding, FitSummary
+from fathomless.estimators.importance import Importance
 from fathomless.estimators.preparation import FEW_ROWS
 from fathomless.estimators.scores import Score
 from fathomless.families.registry import family_of
@@ -40,6 +41,8 @@ _CHANCE = 0.995  # quantile of the calibration error under perfect calibration
 _MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row and target
 _LARGE = 0.05
 _UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the mean as large as the noise would explain
+_DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target that the columns determine
+_ALONE = (0.2, 0.05)  # largest importance of all other columns, in nats per row and relative to that of this column
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
@@ -53,6 +56,7 @@ def diagnose(
     rows: int | None = None,
     classes: Mapping[str, int] | None = None,
     linear: Score | None = None,
+    importance: Importance | None = None,
 ) -> tuple[Finding, ...]:
     """Check a fitted estimator for common problems.
 
@@ -70,6 +74,8 @@ def diagnose(
         Number of rows of each class; by default as in `training`.
     linear : Score, optional
         Mean log density of the fit minus that of a linear model on the same unseen rows, in nats per row.
+    importance : Importance, optional
+        Permutation importance of the columns on unseen rows.
 
     Returns
     -------
@@ -94,7 +100,7 @@ def diagnose(
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
     given = estimator._current_options(deep=True)
-    summary = FitSummary(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
+    summary = FitSummary(estimator, tuple(evaluations), training, rows, classes or {}, given, linear, importance)
     family = family_of(estimator)
     family_rules = [] if family.findings is None else [family.find(family.findings)]
     rules = (*_RULES, *(_OF_TRAINING if summary.trained else ()), *family_rules)
@@ -268,6 +274,28 @@ def _behind_linear(summary: FitSummary) -> Iterator[Finding]:
         f"{-lead.value:.2g}{_plus_minus(lead.error)} nats per row higher.",
         "Use the linear model, unless you need the uncertainties of this fit. With few rows or large noise a network "
         "may not find more than a linear effect; collect more rows.",
+    )
+
+
+def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
+    """Report a column that determines the target by itself, as a copy of the target does."""
+    found = summary.importance
+    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
+    if found is None or len(found.columns) < 2 or not unseen or unseen[0].task == "density":
+        return
+    name = "accuracy" if unseen[0].task == "classification" else "r2"
+    score, constant = (scores[name].value for scores in (unseen[0].scores, unseen[0].baseline))
+    others = float(np.maximum(found.loss[1:], 0.0).sum())
+    if score < _DETERMINED or constant >= _DETERMINED or others > min(_ALONE[0], _ALONE[1] * found.loss[0]):
+        return
+    label = "accuracy" if name == "accuracy" else "R²"
+    yield Finding(
+        "problem",
+        "One column determines the target",
+        f"Permuting {found.columns[0]!r} lowers the log-likelihood by {found.loss[0]:.2g} nats per row; the effects of "
+        f"all other columns have a sum of {others:.2g}. The {label} on {unseen[0].name} is {score:.4g}.",
+        f"Check that {found.columns[0]!r} is known when predictions are made, and is not computed from the target. "
+        "Otherwise drop the column, and fit again.",
     )
 
 
@@ -577,6 +605,7 @@ def _plus_minus(error: float | None) -> str:
 _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _behind_linear,
+    _determined_by_one_column,
     _overfitting,
     _distribution_shift,
     _poor_calibration,

@@ -257,10 +257,11 @@ def _note_versions(versions: Mapping[str, str]) -> str:
 def _diagnose(
     folder: Path_, estimator: Estimator, others: Sequence[Evaluation], training: Evaluation | None, rows: int | None
 ) -> tuple[Finding, ...]:
-    """Return the findings of a run, including the comparison with the linear model of its analysis."""
+    """Return the findings of a run, including those that depend on its analysis."""
     result = analysis(folder)
     lead = result.peers.behind["linear"] if result and result.peers else None
-    return diagnose(estimator, others, training=training, rows=rows, linear=lead)
+    importance = result.importance if result else None
+    return diagnose(estimator, others, training=training, rows=rows, linear=lead, importance=importance)
 
 
 def find_new_findings(folder: Path_, estimator: Estimator, rows: int, found: Evaluation) -> tuple[Finding, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.importance import Importance
 from fathomless.estimators.scores import Score
 from fathomless.estimators.values import ELBO
 from fathomless.inference.variational.training import automatic_epochs, automatic_structure_rate
@@ -59,6 +60,8 @@ class FitSummary:
     linear : Score or None
         Difference in log-likelihood to a linear model, in nats per row, on rows that neither was fitted to; positive if
         the linear model is worse.
+    importance : Importance or None
+        Permutation importance of the columns on rows outside the training.
     """
 
     estimator: Estimator
@@ -68,6 +71,7 @@ class FitSummary:
     classes: Mapping[str, int]
     given: Mapping[str, Any]
     linear: Score | None = None
+    importance: Importance | None = None
 
     @property
     def history(self) -> list[dict[str, float]]:

@@ -266,7 +266,7 @@ class CrossFit:
             assert densities is not None
             q = torch.tensor([search.q[n] for n in densities.numbers], dtype=torch.float64, device="cpu")
             found.append(RowScores(densities.rows, densities.mix(q), densities.weight))
-        return compare(self.search.trials, found)
+        return compare(self.search.trials, found, table.group)
 
     def _shrink_noise(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Reduce the noise from that of single networks to that of their average, if it was fitted."""

@@ -46,7 +46,9 @@ class RowScores:
     weight: Tensor | None = None
 
 
-def compare(options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | None]) -> tuple[Trial, ...]:
+def compare(
+    options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | None], group: Tensor | None = None
+) -> tuple[Trial, ...]:
     """Compare trials on the rows that they have in common with the first one.
 
     Parameters
@@ -55,6 +57,8 @@ def compare(options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | N
         Options of each trial; the first one is the default.
     scores : sequence of RowScores or None
         Scores of each trial; None if its training diverged.
+    group : Tensor of int64, shape (rows of the table,), optional
+        Group of each row of the table. The standard error is that of independent groups.
 
     Returns
     -------
@@ -73,7 +77,9 @@ def compare(options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | N
     if first is None:
         return ()
     gains: list[tuple[Mapping[str, Any], float, float]] = [(options[0], 0.0, 0.0)]
-    gains += [(given, *_gain(first, of)) for given, of in zip(options[1:], scores[1:], strict=True) if of is not None]
+    for given, other in zip(options[1:], scores[1:], strict=True):
+        if other is not None:
+            gains.append((given, *_gain(first, other, group)))
     best = max(range(len(gains)), key=lambda i: gains[i][1] if gains[i][1] > _ERRORS * gains[i][2] else 0.0)
     return tuple(
         Trial(options=dict(given), gain=gain, error=error, chosen=i == best)
@@ -81,7 +87,7 @@ def compare(options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | N
     )
 
 
-def _gain(first: RowScores, other: RowScores) -> tuple[float, float]:
+def _gain(first: RowScores, other: RowScores, group: Tensor | None) -> tuple[float, float]:
     """Return the mean difference of the log-likelihoods of common rows, and its standard error."""
     common = torch.isin(first.rows, other.rows)
     difference = other.log_density[torch.isin(other.rows, first.rows)] - first.log_density[common]
@@ -90,7 +96,13 @@ def _gain(first: RowScores, other: RowScores) -> tuple[float, float]:
     if not total > 0.0:
         return 0.0, math.inf
     mean = float(weight @ difference) / total
-    error = float((weight.square() @ (difference - mean).square()).sqrt()) / total
+    deviation = weight * (difference - mean)
+    if group is not None:
+        of_row = group[first.rows[common]].unique(return_inverse=True)[1]
+        deviation = torch.zeros(int(of_row.max()) + 1, dtype=torch.float64, device="cpu").index_add(
+            0, of_row, deviation
+        )
+    error = float(deviation.square().sum().sqrt()) / total
     return (mean, error) if math.isfinite(mean) and math.isfinite(error) else (0.0, math.inf)
 
 

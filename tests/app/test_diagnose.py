@@ -286,6 +286,10 @@ def test_a_column_that_contains_the_target_is_named(task: str) -> None:
     worse = {**seen.scores, name: dataclasses.replace(seen.scores[name], value=0.98)}
     assert find(dataclasses.replace(seen, scores=worse), by_column) is None
     assert find(dataclasses.replace(seen, baseline=seen.scores), by_column) is None
+    if task == "classification":  # a rare class
+        rare = {**seen.baseline, name: dataclasses.replace(seen.baseline[name], value=0.98)}
+        nearly = {**seen.scores, name: dataclasses.replace(seen.scores[name], value=0.991)}
+        assert find(dataclasses.replace(seen, scores=nearly, baseline=rare), by_column) is None
 
 
 @pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])

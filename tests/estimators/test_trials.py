@@ -1,6 +1,7 @@
 """Options chosen by a short training on the same folds."""
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_another_trial_needs_a_gain_of_two_standard_errors(shift: float, seed: i
     noise = np.random.default_rng(seed).normal(size=30)
     trials = compare(OPTIONS, [scores(np.zeros(30)), scores(shift + noise)])
     assert [trial.chosen for trial in trials].count(True) == 1
-    assert trials[1].chosen == (trials[1].gain > 2.0 * trials[1].error)
+    assert trials[1].chosen == (trials[1].gain > max(2.0 * trials[1].error, 0.01))
 
 
 def test_the_best_of_several_trials_is_chosen() -> None:
@@ -86,6 +87,10 @@ def test_the_best_of_several_trials_is_chosen() -> None:
     trials = compare(options, [scores(np.zeros(9)), scores(np.full(9, 0.1)), scores(np.full(9, 0.2))])
     assert [trial.chosen for trial in trials] == [False, False, True]
     assert [trial.options for trial in trials] == options
+
+
+def test_negligible_gains_change_nothing() -> None:
+    assert not compare(OPTIONS, [scores(np.zeros(9)), scores(np.full(9, 0.009))])[1].chosen
 
 
 def test_trials_that_diverged_are_left_out() -> None:
@@ -159,6 +164,26 @@ def test_saved_fits_keep_their_trials_and_the_chosen_prior(fitted: UnboundedDept
     assert all(member.weight_prior.columns for member in list_members(again.model_))
     X, _ = planted(20, 12, seed=1)
     assert np.array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_networks_that_continue_keep_the_chosen_prior(fitted: UnboundedDepthRegressor, tmp_path: Any) -> None:
+    X, y = planted(40, 12, seed=2)
+    again = load(fitted.save(tmp_path / "model")).set_params(cv="auto").partial_fit(X, y)
+    assert again.trials_ == fitted.trials_
+    for kept in (again, load(again.save(tmp_path / "continued"))):
+        assert all(member.weight_prior.columns for member in list_members(kept.model_))
+
+
+def test_trials_do_not_warn() -> None:
+    X, y = planted(150, 2)
+    options = {**SHORT, "epochs": 40, "width": 8, "max_depth": 2}
+    caught = []
+    for prior in (1.0, "auto"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            UnboundedDepthRegressor(**options, weight_prior=prior).fit(X, y)
+        caught.append([str(warning.message) for warning in seen])
+    assert len(caught[1]) <= max(len(caught[0]), 1)
 
 
 def test_a_pause_after_the_trials_resumes_to_the_same_bytes(fitted: UnboundedDepthRegressor, tmp_path: Any) -> None:

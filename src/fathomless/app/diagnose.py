@@ -42,6 +42,7 @@ _MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row 
 _LARGE = 0.05
 _UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the mean as large as the noise would explain
 _DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target that the columns determine
+_ERROR = 0.1  # its error relative to that of a constant prediction
 _ALONE = (0.2, 0.05)  # largest importance of all other columns, in nats per row and relative to that of this column
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
@@ -286,7 +287,8 @@ def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
     name = "accuracy" if unseen[0].task == "classification" else "r2"
     score, constant = (scores[name].value for scores in (unseen[0].scores, unseen[0].baseline))
     others = float(np.maximum(found.loss[1:], 0.0).sum())
-    if score < _DETERMINED or constant >= _DETERMINED or others > min(_ALONE[0], _ALONE[1] * found.loss[0]):
+    error = min(1.0 - _DETERMINED, _ERROR * (1.0 - constant))
+    if error <= 0.0 or 1.0 - score > error or others > min(_ALONE[0], _ALONE[1] * found.loss[0]):
         return
     label = "accuracy" if name == "accuracy" else "R²"
     yield Finding(

@@ -16,6 +16,7 @@ from fathomless.estimators.variational import VariationalEstimator
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.posterior.ensemble import list_members
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -122,6 +123,10 @@ class Incremental(VariationalEstimator, ABC):
             resume=None if before is None else ({n: t.clone() for n, t in before.tensors.items()}, before.meta),
         )
         self._training_state = _TrainingState(trained.model, *states[-1], seen)
+        previous = vars(self).get("fit_diagnostics_")
+        if isinstance(previous, CrossFitDiagnostics):  # the options that the network was built with
+            diagnostics = cast(CrossFitDiagnostics, trained.diagnostics)
+            trained = replace(trained, diagnostics=replace(diagnostics, trials=previous.trials))
         return trained
 
     def _continued_problem(self) -> Problem:

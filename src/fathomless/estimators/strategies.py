@@ -5,6 +5,7 @@ A strategy may contain another one. Steps after an inference are functions ``(fi
 """
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ from fathomless.inference.variational.training import (
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DataWarning, DivergenceError
+from fathomless.system.errors import ConvergenceWarning, DataWarning, DivergenceError
 from fathomless.system.rng import fold_in
 
 __all__ = ["SVI", "CrossFit", "SearchOptions", "Step", "Strategy", "Then", "TrainingPlan"]
@@ -234,6 +235,7 @@ class CrossFit:
         for trial in trials:
             if trial.chosen:
                 problem = replace(problem, networks=problem.networks._copy_with(trial.options))
+                session = replace(session, lasting={**session.lasting, **trial.options})
         fitted, seen, search = self.train_networks(problem, table, session)
         if trials:
             fitted = replace(fitted, diagnostics=replace(cast(CrossFitDiagnostics, fitted.diagnostics), trials=trials))
@@ -250,16 +252,21 @@ class CrossFit:
         inside, outside = fold_indices(join_folds(table.folds[:1]))
         longest = max(len(rows) for rows in inside)
         training = shorten(self.svi.plan.training(table.train.count, longest, len(inside)), longest)
+        settings = {**self.search.settings, "first": FIRST, "widest": sys.maxsize}  # the support does not grow
         found: list[RowScores | None] = []
         for i, options in enumerate(self.search.trials):
             tried = replace(problem, networks=problem.networks._copy_with(options))
             part = replace(session, callbacks=(), verbose=0).subsession(f"trial-{i}", **options)
-            starts = tried.starts(table, len(inside))
-            search = StructureSearch(training.epochs, self.search.law, **{**self.search.settings, "first": FIRST})
+            search = StructureSearch(training.epochs, self.search.law, **settings)
             try:
-                settings = _settings(table, part, starts[0], training)
-                fitted, _ = crossfit(starts, table.train, inside, outside, search=search, **settings)
+                with warnings.catch_warnings():  # of networks that are not those of the fit
+                    warnings.simplefilter("ignore", ConvergenceWarning)
+                    starts = tried.starts(table, len(inside))
+                    given = _settings(table, part, starts[0], training)
+                    fitted, _ = crossfit(starts, table.train, inside, outside, search=search, **given)
             except DivergenceError:
+                if not found:
+                    return ()
                 found.append(None)
                 continue
             densities = fitted.log_densities

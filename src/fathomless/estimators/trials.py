@@ -3,7 +3,7 @@
 The networks of every trial are cross-fitted on the same folds for 500 steps, or half of the epochs if they are fewer,
 with four structures at the start.
 The trial with the largest mean log-likelihood of out-of-fold rows is chosen if its gain over the first trial exceeds
-two standard errors of the paired difference; otherwise the first trial is chosen.
+0.01 nats per row and two standard errors of the paired difference; otherwise the first trial is chosen.
 The rows also score the fit, so that its out-of-fold scores are optimistic by the effect of one choice among few trials.
 """
 
@@ -24,6 +24,7 @@ FIRST = 4  #: structures in the first support of a trial
 
 _FOLDS = 5  # largest number of networks of a trial
 _ERRORS = 2.0  # number of standard errors that the gain of a trial over the first one must exceed
+_LEAST = 0.01  # smallest such gain, in nats per row
 _SHARE, _STEPS = 0.5, 500  # length of a trial: largest share of the epochs, and largest number of steps
 
 
@@ -64,6 +65,7 @@ def compare(
     -------
     tuple of Trial
         One for each trial that did not diverge, in order, of which one is chosen. Empty if the first one diverged.
+        Differences between trials with other seeds are larger than errors of rows suggest, hence the smallest gain.
 
     Examples
     --------
@@ -80,7 +82,9 @@ def compare(
     for given, other in zip(options[1:], scores[1:], strict=True):
         if other is not None:
             gains.append((given, *_gain(first, other, group)))
-    best = max(range(len(gains)), key=lambda i: gains[i][1] if gains[i][1] > _ERRORS * gains[i][2] else 0.0)
+    best = max(
+        range(len(gains)), key=lambda i: gains[i][1] if gains[i][1] > max(_ERRORS * gains[i][2], _LEAST) else 0.0
+    )
     return tuple(
         Trial(options=dict(given), gain=gain, error=error, chosen=i == best)
         for i, (given, gain, error) in enumerate(gains)

@@ -68,8 +68,9 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         Standard deviation of the prior of each weight, or a prior that depends on the shapes of the layers. "columns"
         is ``WeightPrior(columns=True)``, for point estimates: the scale of the weights of each column in the first
         layer is inferred, so that columns without information have little influence. "auto" compares 1 and "columns" by
-        a short training if point estimates of a network with a linear first layer are cross-fitted, and is 1 otherwise.
-        It is also 1 with `candidates`. With ``weights="hmc"`` all scales are inferred.
+        a short training if point estimates of "mlp" or "residual" networks of free depth are cross-fitted to several
+        features, with a posterior over depth from out-of-fold rows. Otherwise it is 1, as with `candidates`. With
+        ``weights="hmc"`` all scales are inferred.
     """
 
     depth_law: "str | int | DepthLaw" = option(

@@ -376,9 +376,9 @@ def _against_overfitting(summary: FitSummary) -> str:
     elif summary.given["patience"] is None:
         steps.append(f"set {summary.show('patience')}")
     if "weight_prior" in summary.given:
-        by_itself = isinstance(summary.given["weight_prior"], str)
         prior = summary.show("weight_prior")
-        steps.append(f"set {prior} to a small number, such as 0.3" if by_itself else f"lower {prior}")
+        named = isinstance(summary.given["weight_prior"], str)  # "auto" or "columns"
+        steps.append(f"set {prior} to a small number, such as 0.3" if named else f"lower {prior}")
     if "width" in summary.given:
         steps.append(f"lower {summary.show('width')}")
     return f"{'; '.join([*steps, 'or collect more rows'])}."

@@ -463,12 +463,11 @@ def _build_models(
     layout, seed = saved.meta["layout"], saved.meta["seed"]
     members = layout.get("members", [{}])  # only an ensemble has several
     kinds: Sequence[Candidate] = ()
+    chosen: Mapping[str, Any] = {}
     if isinstance(diagnostics, CrossFitDiagnostics):
-        chosen = [
-            Candidate(options=t.options, weight=1.0, networks=len(members)) for t in diagnostics.trials if t.chosen
-        ]
-        kinds = diagnostics.kinds or chosen[:1]
-    kinds = kinds or [Candidate(options={}, weight=1.0, networks=len(members))]
+        kinds = diagnostics.kinds
+        chosen = next((trial.options for trial in diagnostics.trials if trial.chosen), {})
+    kinds = kinds or [Candidate(options=dict(chosen), weight=1.0, networks=len(members))]
     if sum(kind.networks for kind in kinds) != len(members):
         raise DataError(f"its candidate architectures do not have {len(members)} networks in total")
     known = {option.name for option in options_of(type(networks))}

@@ -21,7 +21,7 @@ from fathomless.estimators.finalize import finalize, fit_structure_weights, keep
 from fathomless.estimators.last_layer import fit_heads_in_sample, fit_heads_out_of_fold
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.trials import FIRST, RowScores, compare, join_folds, shorten
+from fathomless.estimators.trials import STRUCTURES, RowScores, compare, join_folds, shorten
 from fathomless.estimators.values import Restarts
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, crossfit, fold_indices, predict_held_out
 from fathomless.inference.out_of_fold.search import Law, StructureSearch
@@ -252,7 +252,7 @@ class CrossFit:
         inside, outside = fold_indices(join_folds(table.folds[:1]))
         longest = max(len(rows) for rows in inside)
         training = shorten(self.svi.plan.training(table.train.count, longest, len(inside)), longest)
-        settings = {**self.search.settings, "first": FIRST, "widest": sys.maxsize}  # the support does not grow
+        settings = {**self.search.settings, "first": STRUCTURES, "widest": sys.maxsize}  # the support does not grow
         found: list[RowScores | None] = []
         for i, options in enumerate(self.search.trials):
             tried = replace(problem, networks=problem.networks._copy_with(options))

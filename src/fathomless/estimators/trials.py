@@ -1,9 +1,10 @@
 """Trials: a choice between options of the networks by a short training.
 
 The networks of every trial are cross-fitted on the same folds for 500 steps, or half of the epochs if they are fewer,
-with four structures at the start.
-The trial with the largest mean log-likelihood of out-of-fold rows is chosen if its gain over the first trial exceeds
-0.01 nats per row and two standard errors of the paired difference; otherwise the first trial is chosen.
+with four structures. The trial with the largest mean log-likelihood of out-of-fold rows is chosen if its gain over the
+first trial exceeds 0.01 nats per row and two standard errors of the paired difference. Otherwise the first trial is
+chosen. The smallest gain is needed because trials with other seeds differ by more than the errors of rows suggest.
+
 The rows also score the fit, so that its out-of-fold scores are optimistic by the effect of one choice among few trials.
 """
 
@@ -18,9 +19,9 @@ from torch import Tensor
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.fit_diagnostics import Trial
 
-__all__ = ["FIRST", "RowScores", "compare", "join_folds", "shorten"]
+__all__ = ["STRUCTURES", "RowScores", "compare", "join_folds", "shorten"]
 
-FIRST = 4  #: structures in the first support of a trial
+STRUCTURES = 4  #: number of structures of a trial
 
 _FOLDS = 5  # largest number of networks of a trial
 _ERRORS = 2.0  # number of standard errors that the gain of a trial over the first one must exceed
@@ -65,7 +66,6 @@ def compare(
     -------
     tuple of Trial
         One for each trial that did not diverge, in order, of which one is chosen. Empty if the first one diverged.
-        Differences between trials with other seeds are larger than errors of rows suggest, hence the smallest gain.
 
     Examples
     --------
@@ -82,9 +82,8 @@ def compare(
     for given, other in zip(options[1:], scores[1:], strict=True):
         if other is not None:
             gains.append((given, *_gain(first, other, group)))
-    best = max(
-        range(len(gains)), key=lambda i: gains[i][1] if gains[i][1] > max(_ERRORS * gains[i][2], _LEAST) else 0.0
-    )
+    clear = [gain if gain > max(_ERRORS * error, _LEAST) else 0.0 for _, gain, error in gains]
+    best = clear.index(max(clear))
     return tuple(
         Trial(options=dict(given), gain=gain, error=error, chosen=i == best)
         for i, (given, gain, error) in enumerate(gains)

@@ -148,9 +148,9 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._uses_hmc():
             search = self._search()
-            if self.weight_prior == "auto" and self._choice("weights") == "map" and prepared.inputs > 1:
-                linear = self.architecture in ("mlp", "residual")  # "columns" needs a linear first layer
-                search = replace(search, trials=_PRIORS if linear else ())
+            linear = self.architecture in ("mlp", "residual")  # "columns" needs a linear first layer
+            if self.weight_prior == "auto" and self._choice("weights") == "map" and linear and prepared.inputs > 1:
+                search = replace(search, trials=_PRIORS)
             return Then(
                 self._cross_fit_or_svi(search, prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),

@@ -1,7 +1,7 @@
 """Page section and findings of a posterior over depth."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -166,16 +166,13 @@ def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> St
     """Return the weights of the depths and of the candidate architectures."""
     groups = [_weights_group(estimator, stacked)]
     if estimator.kinds_:
-        rows = [
-            (", ".join(f"{name} {value}" for name, value in kind["options"].items()), percent(kind["weight"]))
-            for kind in estimator.kinds_
-        ]
+        rows = [(_show_options(kind["options"]), percent(kind["weight"])) for kind in estimator.kinds_]
         table = TextTable("Weight of each candidate", ("Candidate", "Weight"), rows)
         groups.append(Group("Candidate architectures", [], table))
     if estimator.trials_:
         trials = [
             (
-                ", ".join(f"{name} {value}" for name, value in trial["options"].items()),
+                _show_options(trial["options"]),
                 f"{trial['gain']:+.3f} ± {trial['error']:.3f}",
                 "yes" if trial["chosen"] else "no",
             )
@@ -184,6 +181,11 @@ def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> St
         table = TextTable("Gain in out-of-fold log-likelihood, in nats per row", ("Option", "Gain", "Used"), trials)
         groups.append(Group("Options chosen by a short training", [], table))
     return StructureSection(groups, [_path_figure(estimator)], f"{_ABOUT} {_WEIGHTS}")
+
+
+def _show_options(options: Mapping[str, Any]) -> str:
+    """Return options with their values as text."""
+    return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
 def _prior(estimator: LayeredNetwork) -> dict[int, float]:

@@ -1,4 +1,6 @@
-"""Encodings of columns of numbers on tables of classes: plain, binned, and gradient boosting, on the same rows.
+"""Options of the first layer and boosted trees on tables of classes, and gradient boosting, on the same rows.
+
+The ways are "plain", "binned" and "auto" encodings of columns of numbers, and "trees": "auto" with the option `trees`.
 
 The score is the mean log-likelihood of new rows in nats; "oof" is the out-of-fold score of the fit. A split is a random
 permutation with the number of the split as seed: 80 % training rows, of which the first ones are used, and 4,000 of the
@@ -38,6 +40,7 @@ TARGETS = {
     "spambase": "is_spam",
     "german_credit": "class",
 }
+WAYS = ("plain", "binned", "auto", "trees")
 LEAST = 1e-12  # probability below which a class is scored as if it had this one
 
 
@@ -70,10 +73,12 @@ def main() -> None:
     """Print a line for each split."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+")
+    parser.add_argument("--ways", nargs="+", default=["plain", "binned"], choices=WAYS)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     print(f"fathomless {version('fathomless')}, torch {version('torch')}, 1 thread, {datetime.now(UTC):%Y-%m-%d}")
-    for given in parser.parse_args().tables:
+    options = parser.parse_args()
+    for given in options.tables:
         name, limit, splits = given.split(":")
         X, y = load(name)
         for split in range(int(splits)):
@@ -82,14 +87,18 @@ def main() -> None:
             train, new = order[:cut][: int(limit) or None], order[cut:][:4000]
             found = {"boosting": score(boosting(split).fit(X.iloc[train], y[train]), X.iloc[new], y[new])}
             text = ""
-            for way in ("plain", "binned"):
+            for way in options.ways:
                 start = time.perf_counter()
-                fitted = UnboundedDepthClassifier(numbers=way, unseen="ignore", random_state=split)
+                chosen = {"trees": True} if way == "trees" else {"numbers": way}
+                fitted = UnboundedDepthClassifier(unseen="ignore", random_state=split, **chosen)
                 fitted.fit(X.iloc[train], y[train])
                 seconds = time.perf_counter() - start
                 found[way] = score(fitted, X.iloc[new], y[new])
                 text += f"; {way} {found[way]:.4f} (oof {fitted.validation_score_:.4f}, {seconds:.0f} s)"
-            gain = found["binned"] - found["plain"]
+                if fitted.trees_ is not None:
+                    powers = ", ".join(f"{power:.2f}" for power in fitted.trees_.powers.tolist())
+                    text += f" exponents {powers}, {fitted.trees_.trees.iterations} iterations"
+            gain = found[options.ways[-1]] - found[options.ways[0]]
             print(
                 f"{name} {split}, {len(train)} rows: boosting {found['boosting']:.4f}{text}; gain {gain:+.4f}",
                 flush=True,

@@ -8,6 +8,7 @@ fit. Targets on a coarse lattice are scored by log probabilities of its points. 
 - networks, default: one fit of UnboundedDepthRegressor, without and with the laws of the standardised residual;
 - networks+neighbors, neighbors: the same with the option `neighbors`;
 - networks+binned, binned: the same with ``numbers="binned"``;
+- auto, trees: the estimator as it comes, with ``numbers="auto"``, and with the option `trees`;
 - boosting: HistGradientBoostingRegressor of scikit-learn, with one normal law whose standard deviation is the
   out-of-fold RMSE in ten folds;
 - boosting+stage: the same boosting with the second stage of this library, learned from these out-of-fold rows, so that
@@ -181,6 +182,20 @@ def run_binned(split: Split) -> Iterator[Result]:
     yield "binned", after, fits, seconds
 
 
+def run_auto(split: Split) -> Iterator[Result]:
+    """Fit the estimator as it comes."""
+    _, after, fits, seconds = recalibration.predict_both(split.X, split.y, split.new_X, split.seed, numbers="auto")
+    yield "auto", after, fits, seconds
+
+
+def run_trees(split: Split) -> Iterator[Result]:
+    """Fit the estimator with the option `trees`."""
+    _, after, fits, seconds = recalibration.predict_both(
+        split.X, split.y, split.new_X, split.seed, numbers="auto", trees=True
+    )
+    yield "trees", after, fits, seconds
+
+
 def run_boosting(split: Split) -> Iterator[Result]:
     """Fit the boosting in folds and to all rows, and then its second stage."""
     start = time.perf_counter()
@@ -265,12 +280,14 @@ METHODS: dict[str, Callable[[Split], Iterator[Result]]] = {
     "default": run_default,
     "neighbors": run_neighbors,
     "binned": run_binned,
+    "auto": run_auto,
+    "trees": run_trees,
     "boosting": run_boosting,
     "catboost": run_catboost,
     "ngboost": run_ngboost,
 }
 ORDER = (
-    *("networks", "default", "networks+neighbors", "neighbors", "networks+binned", "binned"),
+    *("networks", "default", "networks+neighbors", "neighbors", "networks+binned", "binned", "auto", "trees"),
     *("boosting", "boosting+stage", "catboost", "ngboost"),
 )
 

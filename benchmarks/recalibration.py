@@ -98,14 +98,17 @@ def plain(p: ContinuousPredictive) -> ContinuousPredictive:
 
 
 def predict_both(
-    X: Any, y: Any, new_X: Any, seed: int, neighbors: bool = False, numbers: str = "plain"
+    X: Any, y: Any, new_X: Any, seed: int, numbers: str = "plain", **chosen: bool
 ) -> tuple[Any, Any, Sequence[RecalibrationFit], float]:
-    """Fit once, and predict new rows without and with the recalibration; return its diagnostics and seconds, too."""
+    """Fit once, and predict new rows without and with the recalibration; return its diagnostics and seconds, too.
+
+    `chosen` are the options `neighbors` and `trees`.
+    """
     options: dict[str, Any] = {"random_state": seed, "numbers": numbers}
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        estimator = UnboundedDepthRegressor(neighbors=neighbors, **options).fit(X, y)
+        estimator = UnboundedDepthRegressor(**(options | chosen)).fit(X, y)
     seconds = time.perf_counter() - start
     after: Any = estimator.predict_dist(new_X)
     transform = estimator.fit_diagnostics_.transform
@@ -126,7 +129,7 @@ def predict_both(
 
 def compare(X: Any, y: Any, new_X: Any, new_y: Any, seed: int, neighbors: bool = False) -> dict[str, Any]:
     """Fit once, and score new rows without and with the recalibration."""
-    before, after, fits, seconds = predict_both(X, y, new_X, seed, neighbors)
+    before, after, fits, seconds = predict_both(X, y, new_X, seed, neighbors=neighbors)
     return {
         "before": score(before, new_y),
         "after": score(after, new_y),

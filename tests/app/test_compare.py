@@ -238,6 +238,7 @@ def test_words_that_cannot_be_followed_are_refused(
 
 def test_neighbours_are_compared_beside_the_default() -> None:
     assert "depth-neighbors" not in methods_for("classification", 100)[0]
+    assert "depth-trees" in methods_for("classification", 100)[0]
     assert method("depth-neighbors", "regression", 0).get_params()["neighbors"] is True
     rng = np.random.default_rng(0)
     X = np.repeat(rng.normal(size=(60, 2)), 2, 0) + 0.001 * rng.normal(size=(120, 2))

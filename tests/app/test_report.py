@@ -642,3 +642,23 @@ def test_the_page_states_that_training_rows_are_stored() -> None:
     assert training.scores["log_likelihood"].value > own.scores["log_likelihood"].value + 0.2
     assert "Overfitting" not in [finding.title for finding in diagnose(estimator, [own], training=training)]
     assert "no training rows are stored" in _describe_neighbors(fit, dataclasses.replace(near, stored=False), "")
+
+
+def test_the_page_reports_the_weight_of_boosted_trees() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(300, 3))
+    steps = (X[:, 0] > 0.3) & (X[:, 1] < 0.6)
+    y = steps + 0.1 * rng.normal(size=300)
+    found = page(small(UnboundedDepthRegressor, validation_fraction=0.3, trees=True), X, y)
+    (fit,) = found.estimator.fit_diagnostics_.trees_of_targets
+    text = Tree(render(found)).text
+    assert fit.weight > 0.5
+    assert f"{fit.iterations} trees for each score have weight {percent(fit.weight)} in the prediction" in text
+    own, training = found.evaluations
+    titles = [finding.title for finding in diagnose(found.estimator, [own], training=training)]
+    assert "Boosted trees have most of the weight" in titles
+    assert "Overfitting" not in titles
+    labels = rng.permutation(steps.astype(int))
+    found = page(small(UnboundedDepthClassifier, validation_fraction=0.3, trees=True), X, labels)
+    assert found.estimator.trees_ is None
+    assert "Boosted trees are not used" in Tree(render(found)).text

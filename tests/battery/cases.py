@@ -37,6 +37,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "": ({}, {"weights"}),
         "elbo": ({"structure_from": "elbo"}, {"weights"}),
         "cross-fitted": ({"cv": 3, "validation_fraction": "auto"}, set()),
+        "trees": ({"cv": 3, "validation_fraction": "auto", "trees": True}, set()),
         "heads": ({"last_layer": "laplace"}, set()),
         "meanfield": ({"weights": "meanfield"}, set()),
         "sparse": ({"weights": "sparse"}, set()),
@@ -124,15 +125,16 @@ class Case:
 def cases(which: Mapping[str, Family]) -> list[Case]:
     """Return the cases of some families: each task of the family as it comes and cross-fitted, and its variants.
 
-    Options of a variant and the task do not interact: a variant is fitted in one task, which is classification for
+    Options of most variants and the task do not interact: a variant is fitted in one task, which is classification for
     continuous depth, whose regressions are slow, and regression elsewhere.
     """
+    in_each_task = ("", "cross-fitted", "trees")
     return [
         Case("-".join(filter(None, (name, variant, task))), family, task, given, frozenset(closed))
         for name, family in which.items()
         for variant, (given, closed) in VARIANTS.get(name, {"": ({}, {"weights"})}).items()
         for task in family.tasks
-        if variant in ("", "cross-fitted") or task == ("classification" if name == "continuous" else "regression")
+        if variant in in_each_task or task == ("classification" if name == "continuous" else "regression")
     ]
 
 

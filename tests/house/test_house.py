@@ -28,6 +28,7 @@ OWNERS = {
         "estimators.base",
         "estimators.tasks",
         "estimators.encoding",  # only for a warning
+        "inference.out_of_fold.trees",
         "experiments.densities",
     },
     "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.encoding", "estimators.tasks"},
@@ -38,6 +39,7 @@ OWNERS = {
         "inference.mcmc.joint",
         "inference.mcmc.psis",
         "inference.mcmc.scales",
+        "inference.out_of_fold.trees",
         "families.graph.density",
         "families.graph.probit",
         "families.manifold.matching",

@@ -49,6 +49,7 @@ _LEAST = 20  # minimum number of rows
 #: Methods that are a family with options: family, options and title.
 VARIANTS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "depth-neighbors": ("depth", {"neighbors": True}, "unbounded depth with nearest training rows"),
+    "depth-trees": ("depth", {"trees": True}, "unbounded depth with boosted trees"),
 }
 Array = npt.NDArray[Any]
 

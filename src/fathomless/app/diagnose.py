@@ -301,11 +301,31 @@ def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
     )
 
 
+def _most_weight_of_trees(summary: FitSummary) -> Iterator[Finding]:
+    """Report that boosted trees predict most of a target, and the layers the smaller part."""
+    fits = summary.estimator.fit_diagnostics_.trees_of_targets
+    heavy = [fit for fit in fits if fit.weight > 0.5]
+    if not heavy:
+        return
+    most = max(heavy, key=lambda fit: fit.gain)
+    of_targets = f" for {len(heavy)} of {len(fits)} targets" if len(fits) > 1 else ""
+    yield Finding(
+        "advice",
+        "Boosted trees have most of the weight",
+        f"The weight of the trees is {most.weight:.0%}{of_targets}, and their gain {most.gain:.3f} nats per row. The "
+        "target depends on steps or interactions of columns that the layers do not represent.",
+        f"Try {summary.show('numbers')} with bins, which shows steps to the layers, or keep the trees. The posterior "
+        "over structure describes the networks alone.",
+    )
+
+
 def _overfitting(summary: FitSummary) -> Iterator[Finding]:
     """Compare rows outside the training with the training rows, if there is no better reference."""
     recalibration = summary.estimator.recalibration_
     if recalibration is not None and recalibration.neighbors is not None:
         return  # a training row is its own nearest neighbour, and the difference is no overfitting
+    if any(fit.weight > 0.0 for fit in summary.estimator.fit_diagnostics_.trees_of_targets):
+        return  # trees are always closer to their training rows, and unseen rows set their weight
     for evaluation in summary.evaluations:
         if summary.training is None or _reference(summary, evaluation) is not None:
             continue
@@ -608,6 +628,7 @@ _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _behind_linear,
     _determined_by_one_column,
+    _most_weight_of_trees,
     _overfitting,
     _distribution_shift,
     _poor_calibration,

@@ -155,6 +155,18 @@ class Schema:
         """The same encoding without further features of columns of numbers."""
         return replace(self, columns=tuple(replace(column, bins=None) for column in self.columns))
 
+    @property
+    def plain_features(self) -> tuple[int, ...]:
+        """Indices of the encoded features that the encoding :attr:`plain` has too."""
+        indices: list[int] = []
+        start = 0
+        for column in self.columns:
+            count = len(column.features)
+            own = range(count) if column.bins is None else [0, *range(count - column.gaps, count)]
+            indices += [start + i for i in own]
+            start += count
+        return tuple(indices)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal schema."""
         columns = [{**asdict(column), "levels": list(column.levels)} for column in self.columns]

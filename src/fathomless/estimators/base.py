@@ -33,8 +33,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import BinsDefault, ClassTask, ColumnOptions, NumberTask, Task
-from fathomless.estimators.hurdle import add_atoms, leave_out_atoms, require_other_values
-from fathomless.estimators.neighbors import check_neighbors
+from fathomless.estimators.hurdle import leave_out_atoms, require_other_values
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
 from fathomless.estimators.predictor import (
@@ -57,8 +56,8 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.renamed import check_methods, old_names, rename_options, warn_renamed
+from fathomless.estimators.second_stage import add_second_stage, check_second_stage
 from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.transforms import try_transform
 from fathomless.estimators.values import Splitter
@@ -74,6 +73,7 @@ from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.structure import Structure
+from fathomless.posterior.trees import TreePool
 from fathomless.system import checks, io, memory, nonfinite
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.masked import unmask
@@ -118,6 +118,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         cross-validated log-likelihood. ``fit_diagnostics_.recalibration`` has their weights and the gain. With the
         option `neighbors`, ``recalibration_.neighbors`` has the encoded training rows, or is None if they were not
         needed.
+    trees_ : TreePool or None
+        Boosted trees beside the networks of a classifier (option `trees`); see ``recalibration_.trees`` for numbers.
     hurdle_ : AtomNetworks or None
         Probabilities of the atoms of the target of a regression, which are in ``target_.hurdle``; None without atoms.
     device_ : str
@@ -132,6 +134,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     likelihood_: Likelihood
     recalibration_: Recalibration | None
     hurdle_: AtomNetworks | None
+    trees_: TreePool | None
     model_: Model
     structure_: Structure
     relevance_: dict[str, dict[str, float]]
@@ -254,10 +257,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _infer(self, prepared: Prepared, session: Session | None = None) -> Fitted:
         """Compute the posterior with the strategy, recalibrate it, and add the atoms of the target."""
         problem = self._problem()
-        check_neighbors(problem.task)
+        check_second_stage(problem.task, prepared)
         others = leave_out_atoms(prepared)
         fitted = self._strategy(others).infer(problem, others, session or self._session())
-        return add_atoms(recalibrate(fitted, others, problem), prepared)
+        return add_second_stage(fitted, others, prepared, problem)
 
     def _problem(self) -> Problem:
         """Return the networks of the options, or the fitted network that a fit continues from."""
@@ -324,7 +327,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         refused = {
             f"weights={weights!r}": weights is not None and self._choice("weights") == "hmc",
             f"last_layer={self._head()!r}": self._head() != "point",
-            "neighbors=True": bool(self._current_options().get("neighbors", False)),
+            **{f"{name}=True": bool(self._current_options().get(name)) for name in ("neighbors", "trees")},
             type(self).__name__: not self.allows_censored,
         }
         return [name for name, is_refused in refused.items() if is_refused]
@@ -334,8 +337,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         if given := self._list_uncensored():
             raise DataError(
                 f"censored was given with {given[0]}, which does not support censored targets; use weights='map', "
-                "last_layer='point' and neighbors=False, or an estimator that is trained by gradients, such as "
-                "UnboundedDepthRegressor"
+                "last_layer='point', neighbors=False and trees=False, or an estimator that is trained by gradients, "
+                "such as UnboundedDepthRegressor"
             )
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
@@ -463,7 +466,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     ) -> tuple[Prepared, Fitted]:
         """Fit a transformed target too, if the rows suggest it, and return the better table and fit."""
         refused = self._list_uncensored()
-        if set(refused) - {"neighbors=True"}:  # chains, and heads whose predictions are not Gaussian
+        if set(refused) - {"neighbors=True", "trees=True"}:  # chains, and heads whose predictions are not Gaussian
             return prepared, fitted
 
         def fit_again(target: TargetScale) -> tuple[Prepared, Fitted]:
@@ -521,6 +524,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.likelihood_ = fitted.likelihood
         self.recalibration_ = fitted.recalibration
         self.hurdle_ = fitted.hurdle
+        self.trees_ = fitted.trees
         self.history_ = fitted.history
         self.n_iter_ = fitted.n_iter
         self._score = fitted.score
@@ -633,6 +637,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.likelihood_ = predictor.likelihood
         self.recalibration_ = predictor.recalibration
         self.hurdle_ = predictor.hurdle
+        self.trees_ = predictor.trees
         self.fit_diagnostics_ = predictor.diagnostics
         self.history_ = restored.history
         self.n_iter_ = restored.n_iter
@@ -660,11 +665,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         tensors = {
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
-            **({} if self.recalibration_ is None else add_prefix("recalibration", self.recalibration_.state_dict())),
-            **({} if self.hurdle_ is None else add_prefix("hurdle", self.hurdle_.state_dict())),
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
+        for name, part in (("recalibration", self.recalibration_), ("hurdle", self.hurdle_), ("trees", self.trees_)):
+            tensors |= {} if part is None else add_prefix(name, part.state_dict())
         if self._conformal is not None:
             tensors |= {f"conformal/{name}": values for name, values in self._conformal.tensors().items()}
         now = self._options()
@@ -730,6 +735,7 @@ class PredictiveEstimator(Estimator, ABC):
             recalibration=self.recalibration_,
             hurdle=self.hurdle_,
             conformal=self._conformal,
+            trees=self.trees_,
         )
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:

@@ -155,6 +155,8 @@ class ClassTask(_Rows):
         True if multilabel targets are allowed, with a column of 0 and 1 for each label.
     ordinal : bool or sequence of labels
         True for ordered classes, or their labels in ascending order; not allowed for multilabel targets.
+    trees : bool
+        True if boosted trees are fitted beside the networks: option `trees`.
     """
 
     of_classes: ClassVar[bool] = True
@@ -162,6 +164,7 @@ class ClassTask(_Rows):
     class_cost: Any = None
     several_labels: bool = True
     ordinal: Any = False
+    trees: bool = False
 
     def shape_target(self, y: Any) -> Any:
         """Return the target as a vector if it has a single column."""
@@ -262,6 +265,8 @@ class NumberTask(_Rows):
         True if laws of the standardised residual are learned: option `recalibrate`.
     neighbors : bool
         True if these laws use the nearest training rows: option `neighbors`.
+    trees : bool
+        True if boosted trees are fitted beside the networks: option `trees`.
     censored : bool
         True if targets are bounds, (N, 2), from :func:`~fathomless.data.censoring.read_bounds`.
     """
@@ -270,6 +275,7 @@ class NumberTask(_Rows):
     noise: "float | str" = "learned"
     recalibrate: bool = False
     neighbors: bool = False
+    trees: bool = False
     censored: bool = False
 
     @property

@@ -84,6 +84,11 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
             f"the estimator was fitted with neighbors=True and contains {len(recalibration.neighbors.x):,} training "
             "rows, which an exported module does not search; fit it with neighbors=False to export it"
         )
+    if estimator.trees_ is not None or (recalibration is not None and recalibration.trees is not None):
+        raise DataError(
+            "the estimator was fitted with trees=True, and an exported module has no boosted trees; fit it with "
+            "trees=False to export it"
+        )
     if model.device.type != "cpu":
         model, likelihood = copy.deepcopy(model).cpu(), copy.deepcopy(likelihood).cpu()
 

@@ -145,10 +145,12 @@ class Incremental(VariationalEstimator, ABC):
             "candidates": options.get("candidates") is not None,
             "weights": self._choice("weights") == "hmc",
             "last_layer": self._head() != "point",
+            "trees": bool(options.get("trees")),
+            "neighbors": bool(options.get("neighbors")),
         }
         listed = [f"{name}={getattr(self, name)!r}" for name, is_set in unsupported.items() if is_set]
         if listed := [*filter(None, [self._several_networks()]), *listed]:
             raise DataError(
-                f"{' and '.join(listed)} was given, but partial_fit trains a single network without class weights; "
-                "leave that out, or call fit"
+                f"{' and '.join(listed)} was given, but partial_fit trains a single network, without class weights "
+                "and without a second stage; leave that out, or call fit"
             )

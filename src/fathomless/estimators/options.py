@@ -257,11 +257,17 @@ class ClassOptions:
         compared with learned thresholds (:class:`~fathomless.posterior.likelihoods.CumulativeLogit`). With few rows
         this is better than separate logits if one quantity underlies the classes. The columns of probabilities keep
         their order.
+    trees : bool
+        Fit boosted trees on the same folds, and pool their probabilities with those of the networks, with exponents
+        from out-of-fold or held-out rows (:mod:`fathomless.posterior.trees`). This helps if classes depend on steps
+        and interactions of columns. Such a fit has no gradients through the trees and cannot be exported. Not for
+        multilabel targets.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
     class_cost: Any = option(None, "choice", None, dict, names=("balanced",))
     ordinal: Any = option(False, "order")
+    trees: bool = option(False, "flag")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -317,12 +323,17 @@ class NoiseOptions:
         table has detail that the networks do not learn. The fit and its saved file then contain the encoded training
         rows and their targets, if this improves the cross-validated log-likelihood. Consider privacy and size. Such a
         fit cannot be exported. It requires ``recalibrate=True``.
+    trees : bool
+        Fit boosted trees on the same folds, and add laws around their predictions to the recalibration
+        (:mod:`fathomless.posterior.trees`). This helps if the target depends on steps and interactions of columns. Such
+        a fit has no gradients through the trees and cannot be exported. It requires ``recalibrate=True``.
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
     noise: "float | str" = option("learned", "real", "learned", "input")
     recalibrate: bool = option(True, "flag")
     neighbors: bool = option(False, "flag")
+    trees: bool = option(False, "flag")
 
 
 #: Names of the options that affect neither predictions nor checkpoints.
@@ -344,7 +355,7 @@ COMMON = frozenset(
 )
 
 #: Names of the options that may differ between a fit and the earlier fit that it continues.
-CHANGEABLE = COMMON | {f.name for f in fields(ClassOptions)} - {"ordinal"}
+CHANGEABLE = COMMON | {f.name for f in fields(ClassOptions)} - {"ordinal", "trees"}
 
 
 def options_of(kind: type) -> tuple[Field[Any], ...]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fathomless.data.categories import category_columns, category_name, read_categories
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import Indicators, Target, TargetScale
+from fathomless.data.targets import ClassLabels, Indicators, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.encoding import ClassTask, NumberTask, Task
 from fathomless.estimators.networks import Networks
@@ -35,6 +35,7 @@ from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.recalibration import Recalibration, read_recalibration
 from fathomless.posterior.structure import ListedPosterior, Structure
+from fathomless.posterior.trees import TreePool, read_tree_pool
 from fathomless.system import bounds, checks, io, memory, nonfinite
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, FileError
 from fathomless.system.masked import unmask
@@ -97,6 +98,8 @@ class Predictor:
         Probabilities of the atoms of the target.
     conformal : ConformalScores, optional
         Scores of out-of-fold or held-out rows of a regression, for intervals with a guarantee.
+    trees : TreePool, optional
+        Boosted trees that the predictions of classes are pooled with.
     """
 
     name: str
@@ -113,6 +116,7 @@ class Predictor:
     recalibration: Recalibration | None = None
     hurdle: AtomNetworks | None = None
     conformal: ConformalScores | None = None
+    trees: TreePool | None = None
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
@@ -179,19 +183,23 @@ class Predictor:
                 if networks_of is not None:
                     draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
                 chunk: AnyPredictive = predictive(draws, likelihood, **units)
+                of_row = None
+                if fold is not None:
+                    first = np.asarray(fold, dtype=np.int64)[0, start : start + PREDICTED_AT_ONCE]
+                    of_row = torch.as_tensor(first, device="cpu")
                 if isinstance(chunk, NumberPredictive):
-                    of_row = None if fold is None else np.asarray(fold)[0, start : start + PREDICTED_AT_ONCE]
                     chunk = self._complete(chunk, x, units, of_row)
+                elif isinstance(chunk, ClassPredictive) and self.trees is not None:
+                    chunk = chunk.with_log_p(self.trees.pool(chunk.log_p, x, of_row))
             yield chunk
 
     def _complete(
-        self, prediction: NumberPredictive, x: Tensor, units: Mapping[str, Any], fold: Any
+        self, prediction: NumberPredictive, x: Tensor, units: Mapping[str, Any], of_row: Tensor | None
     ) -> NumberPredictive:
         """Add the laws of the residual and the atoms of the target to a prediction of encoded rows (N, D).
 
-        For out-of-fold predictions `fold`, (N,), selects the networks that were not fitted to a row.
+        For out-of-fold predictions `of_row`, (N,), selects the networks that were not fitted to a row.
         """
-        of_row = None if fold is None else torch.as_tensor(np.asarray(fold, dtype=np.int64), device="cpu")
         if self.recalibration is not None:
             prediction = _recalibrate(prediction, x, self.recalibration, units, of_row)
         if self.hurdle is None:
@@ -397,7 +405,9 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
     model = _build_models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
-    recalibration, hurdle = None, None
+    recalibration, hurdle, trees = None, None, None
+    if isinstance(target, ClassLabels):
+        trees = read_tree_pool(_under("trees/", saved.tensors), len(target.labels), task.width(schema))
     if isinstance(target, TargetScale):
         with bounds.limit_parameters(sum(tensor.numel() for tensor in saved.tensors.values())):
             recalibration = read_recalibration(
@@ -424,6 +434,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             recalibration=recalibration,
             hurdle=hurdle,
             conformal=_restore_conformal(saved, schema, target, model),
+            trees=trees,
         ),
         history=nonfinite.decode_nonfinite(meta["history"]),
         n_iter=meta["n_iter"],

@@ -4,25 +4,23 @@ import math
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fathomless.data.folds import without
 from fathomless.data.rows import Rows
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.encoding import NumberTask
 from fathomless.estimators.neighbors import find_neighbors, warn_unused
-from fathomless.estimators.predictor import Array, Predictor, concatenate_parts
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
+from fathomless.estimators.trees import grow_trees_of_numbers, warn_without_trees
+from fathomless.estimators.unseen import UnseenRows, find_unseen_rows, held_out_rows, predict_unseen_rows
 from fathomless.inference.mcmc.psis import MOST_UNRELIABLE
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import NumberPredictive
-from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import RecalibrationFit
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.left_out import LeftOutLaws
@@ -58,6 +56,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     rows = _predict_unseen_rows(fitted, table, problem)
     if rows is None:
         fitted = warn_unused(fitted) if task.neighbors else fitted
+        fitted = warn_without_trees(fitted) if task.trees else fitted
         return _record_unreliable(fitted, table, unreliable) if unreliable > MOST_UNRELIABLE else fitted
     neighbors = None
     if task.neighbors:
@@ -67,8 +66,11 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
         else:
             neighbors, near = found
             rows = replace(rows, near=near)
+    trees = grow_trees_of_numbers(rows, fitted, table) if task.trees else None
+    if task.trees and trees is None:
+        fitted = warn_without_trees(fitted)
     step = torch.tensor(cast(TargetScale, table.target).steps, dtype=torch.float64, device="cpu")
-    recalibration, fits = fit_recalibration(rows, step, table.seed, neighbors, table.device)
+    recalibration, fits = fit_recalibration(rows, step, table.seed, neighbors, table.device, trees)
     fits = tuple(replace(fit, unreliable=unreliable) for fit in fits)
     gain = sum(fit.gain for fit in fits if fit.used)
     score = None if fitted.score is None else fitted.score + gain
@@ -96,18 +98,13 @@ def _predict_unseen_rows(fitted: Fitted, table: Prepared, problem: Problem) -> O
     found: OutOfFoldLaws | None = None
     if fitted.left_out is not None:
         found = _leave_out_rows(fitted.left_out, table)
-        if table.valid is not None and len(table.valid):
-            held_out = _predict_rows(fitted, table, problem, table.valid, assign_parts(len(table.valid)))
-            found = found.join(held_out)
-    elif isinstance(fitted.model, Ensemble) and table.folds is not None:
-        folds = without(table.folds.numpy(), fitted.diverged)
-        kept = np.flatnonzero(folds.min(0) >= 0)  # rows of networks that diverged have no out-of-fold prediction
-        rows = cast(Rows, table.train).take(torch.from_numpy(kept).to(table.device))
-        if len(rows) >= FEWEST_ROWS and rows.x.ndim == 2:
-            part = torch.from_numpy(folds[0, kept].astype(np.int64))
-            found = _predict_rows(fitted, table, problem, rows, part, (folds, folds[:, kept]))
-    elif table.valid is not None and len(table.valid) >= FEWEST_ROWS and table.valid.x.ndim == 2:
-        found = _predict_rows(fitted, table, problem, table.valid, assign_parts(len(table.valid)))
+        unseen = held_out_rows(table)
+        if unseen is not None:
+            found = found.join(_predict_rows(fitted, table, problem, unseen))
+    else:
+        unseen = find_unseen_rows(fitted, table)
+        if unseen is not None and len(unseen.rows) >= FEWEST_ROWS:
+            found = _predict_rows(fitted, table, problem, unseen)
     return found if found is None or len(found.y) >= FEWEST_ROWS else None
 
 
@@ -137,34 +134,10 @@ def _leave_out_rows(left_out: LeftOutLaws, table: Prepared) -> OutOfFoldLaws:
     )
 
 
-def _predict_rows(
-    fitted: Fitted,
-    table: Prepared,
-    problem: Problem,
-    rows: Rows,
-    part: Tensor,
-    folds: tuple[Array, Array] | None = None,
-) -> OutOfFoldLaws:
-    """Predict rows in parts 0, 1, ..., (N,), by networks that were not fitted to them.
-
-    `folds` are the folds of all training rows and of these rows, for cross-fitted networks.
-    """
-    predictor = Predictor(
-        name=type(problem.networks).__name__,
-        task=problem.task,
-        schema=table.schema,
-        target=table.target,
-        model=fitted.model.eval(),
-        likelihood=fitted.likelihood,
-        structure=fitted.model.structure(),
-        diagnostics=fitted.diagnostics,
-        seed=table.seed,
-        weight_draws=problem.networks.weight_draws,
-        fold=None if folds is None else folds[0],
-    )
-    x = rows.x.cpu().numpy()
-    of_row = None if folds is None else folds[1]
-    prediction = concatenate_parts(predictor.predict_parts(lambda part: x[part], len(x), of_row), len(x))
+def _predict_rows(fitted: Fitted, table: Prepared, problem: Problem, unseen: UnseenRows) -> OutOfFoldLaws:
+    """Predict rows by networks that were not fitted to them."""
+    rows = unseen.rows
+    prediction = predict_unseen_rows(fitted, table, problem, unseen)
     law = cast(NumberPredictive, prediction).continuous.network_mixture
     units = problem.task.units(table.target)
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
@@ -185,7 +158,7 @@ def _predict_rows(
         mean=(law.mean - shift) / scale,
         std=law.std / scale,
         log_density=log_density,
-        fold=part,
+        fold=unseen.part,
         weight=rows.counts,
         half=half,
         upper=upper,

@@ -154,6 +154,7 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
             class_cost=self.class_cost,
             several_labels=self.several_labels,
             ordinal=self.ordinal,
+            trees=self.trees,
         )
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
@@ -385,7 +386,13 @@ class Regressor(NoiseOptions, BaseRegressor, ABC):
     def _task(self) -> NumberTask:
         calibrate = bool(self._current_options().get("calibrate", True))
         recalibrate = self.recalibrate and calibrate
-        return NumberTask(law=self.likelihood, noise=self.noise, recalibrate=recalibrate, neighbors=self.neighbors)
+        return NumberTask(
+            law=self.likelihood,
+            noise=self.noise,
+            recalibrate=recalibrate,
+            neighbors=self.neighbors,
+            trees=self.trees,
+        )
 
 
 class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
@@ -463,7 +470,9 @@ class PredictedDensity(NoiseOptions, Density, PredictiveEstimator, ABC):
     """Base class of densities that are the predictive distribution of a row without features."""
 
     def _task(self) -> NumberTask:
-        return NumberTask(density=True, law=self.likelihood, noise=self.noise, neighbors=self.neighbors)
+        return NumberTask(
+            density=True, law=self.likelihood, noise=self.noise, neighbors=self.neighbors, trees=self.trees
+        )
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
         """Return the log density of every row in nats, and optionally its Monte Carlo error; shape (N,) each."""

@@ -13,12 +13,11 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.candidates import expand_candidates
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.finalize import automatic_members
-from fathomless.estimators.hurdle import add_atoms, leave_out_atoms
+from fathomless.estimators.hurdle import leave_out_atoms
 from fathomless.estimators.last_layer import fit_heads_in_sample
-from fathomless.estimators.neighbors import check_neighbors
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.recalibration import recalibrate
+from fathomless.estimators.second_stage import add_second_stage, check_second_stage
 from fathomless.estimators.strategies import SVI, CrossFit, SearchOptions, Then, TrainingPlan
 from fathomless.estimators.transforms import is_noise_free
 from fathomless.estimators.values import Folds, Splitter
@@ -248,8 +247,8 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
                 "structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]
-    for problem in problems:
-        check_neighbors(problem.task)
+    for problem, table in zip(problems, prepared, strict=True):
+        check_second_stage(problem.task, table)
     without_atoms = [leave_out_atoms(table) for table in prepared]
     starts = [problem.start(table, table.seed) for problem, table in zip(problems, without_atoms, strict=True)]
     train = [cast(Rows, table.train) for table in without_atoms]
@@ -271,4 +270,4 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     ):
         if problem.head != "point":
             fitted = fit_heads_in_sample(fitted, problem.head, others, calibrate=estimator.calibrate)
-        estimator._store(table, add_atoms(recalibrate(fitted, others, problem), table))
+        estimator._store(table, add_second_stage(fitted, others, table, problem))

@@ -157,6 +157,10 @@ class ClassPredictive(Predictive):
         structure = (total - groups.across(group_entropy)).clamp_min(0.0)
         return Uncertainty(noise, weights, structure, total)
 
+    def with_log_p(self, log_p: Tensor) -> Self:
+        """Return the prediction of the same draws with other log probabilities, shape (S, N, C)."""
+        return replace(self, log_p=log_p)
+
     def concatenate(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]

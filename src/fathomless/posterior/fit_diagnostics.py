@@ -21,6 +21,7 @@ __all__ = [
     "RecalibrationFit",
     "Record",
     "StructureWeights",
+    "TreesFit",
     "Trial",
 ]
 
@@ -122,6 +123,31 @@ class NeighborFit(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TreesFit(Record):
+    """Boosted trees beside the networks; see :mod:`fathomless.posterior.trees`.
+
+    Attributes
+    ----------
+    weight : float
+        Weight of the trees: the sum of the weights of their laws in the prediction of a number, or the share
+        b / (a + b) of their exponent in the logarithmic pool of classes. 0 if they are not used.
+    gain, error : float
+        Cross-validated gain in log-likelihood over the prediction without trees, in nats per row, and its standard
+        error.
+    iterations : int
+        Number of trees of each score.
+    rows : int
+        Number of out-of-fold, held-out or left-out rows.
+    """
+
+    weight: float
+    gain: float
+    error: float
+    iterations: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecalibrationFit(Record):
     """Recalibration of a target; see :mod:`fathomless.inference.out_of_fold.recalibration`.
 
@@ -139,6 +165,8 @@ class RecalibrationFit(Record):
         Share of the training rows whose leave-one-out law is unreliable, for sampled posteriors; 0 for others.
     neighbors : NeighborFit, optional
         Neighbours, if they were searched for (option `neighbors`).
+    trees : TreesFit, optional
+        Boosted trees, if they were fitted (option `trees`).
     """
 
     weights: Mapping[str, float]
@@ -148,6 +176,7 @@ class RecalibrationFit(Record):
     steps: Mapping[str, int]
     unreliable: float = 0.0
     neighbors: NeighborFit | None = field(default=None, metadata={"of": NeighborFit})
+    trees: TreesFit | None = field(default=None, metadata={"of": TreesFit})
 
     def __post_init__(self) -> None:
         """Check that weights and steps are mappings."""
@@ -233,6 +262,9 @@ class Diagnostics(Record):
         Versions of the packages in earlier parts of a resumed fit, if they differ from those at its end.
     transform : TransformFit, optional
         Comparison of the target with its logarithm, if a logarithm was tried.
+    trees : TreesFit, optional
+        Boosted trees beside the networks of a classifier, if they were fitted (option `trees`); those of a regression
+        are in `recalibration`.
     """
 
     hurdle: HurdleFit | None = field(default=None, metadata={"of": HurdleFit})
@@ -240,6 +272,13 @@ class Diagnostics(Record):
     repeats: EqualRows | None = field(default=None, metadata={"of": EqualRows})
     resumed: tuple[Mapping[str, str], ...] = ()
     transform: TransformFit | None = field(default=None, metadata={"of": TransformFit})
+    trees: TreesFit | None = field(default=None, metadata={"of": TreesFit})
+
+    @property
+    def trees_of_targets(self) -> tuple[TreesFit, ...]:
+        """Boosted trees of the classes, or of each numeric target; empty if none were fitted."""
+        of_numbers = tuple(fit.trees for fit in self.recalibration if fit.trees is not None)
+        return of_numbers if self.trees is None else (self.trees, *of_numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,9 @@ about :math:`3 e^{4 \tau^2}`; for τ = 0 it is Gaussian. With q_0 = 1 the predic
 With the option `neighbors` there are two more kinds. Their networks also read features of the nearest training rows,
 and their laws have four more Gaussians with centres :math:`(y_j - m) / s` at the targets of the four nearest rows, each
 with its own scale and weight (:mod:`fathomless.posterior.neighbors`).
+
+With the option `trees` the same kinds of laws are also fitted to the residuals of boosted trees
+(:mod:`fathomless.posterior.trees`). The trees have their own centre m(x) and a constant scale s.
 """
 
 import math
@@ -35,16 +38,19 @@ from fathomless.posterior.censoring import log_between
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.neighbors import FEATURES, PARTS, Neighborhoods, NeighborRows, describe, read_neighbors
 from fathomless.posterior.stacked_networks import FEATURE_LIMIT, StackedNetworks
+from fathomless.posterior.trees import BoostedTrees, read_trees
 from fathomless.system.errors import DataError
 from fathomless.system.torch_state import load_state
 
 __all__ = [
     "KINDS",
     "NEAR_KINDS",
+    "OF_TREES",
     "LawKind",
     "Parameters",
     "Recalibration",
     "ResidualNetworks",
+    "TreeLaws",
     "make_features",
     "read_recalibration",
     "stack_targets",
@@ -101,6 +107,9 @@ NEAR_KINDS: Mapping[str, LawKind] = {
     "heavy_tails_of_neighbors": LawKind(gaussians=1, hidden=32, features=True, near=True),
     "three_gaussians_of_neighbors": LawKind(gaussians=3, hidden=32, features=True, near=True),
 }
+
+#: Beginning of the names of laws of the residuals of boosted trees, followed by the name of a kind.
+OF_TREES = "trees_"
 
 
 class Parameters(NamedTuple):
@@ -270,6 +279,8 @@ class Recalibration(nn.Module):
         Step of the lattice of each target, in units of the encoded target; 0 for a continuous target.
     neighbors : NeighborRows, optional
         Stored training rows, for kinds with `near`.
+    trees : TreeLaws, optional
+        Laws around boosted trees; their weights are the last ones.
     """
 
     share: Tensor
@@ -281,9 +292,11 @@ class Recalibration(nn.Module):
         share: Tensor,
         step: Tensor,
         neighbors: NeighborRows | None = None,
+        trees: "TreeLaws | None" = None,
     ) -> None:
         super().__init__()
         self.neighbors = neighbors
+        self.trees = trees
         self.laws = nn.ModuleDict(dict(laws))
         self.register_buffer("share", share)
         self.register_buffer("step", step)
@@ -306,21 +319,13 @@ class Recalibration(nn.Module):
 
         Notes
         -----
-        The search for neighbours is not differentiable: the parameters have no gradient in x through it.
+        The search for neighbours and the trees are not differentiable: the parameters have no gradient in x through
+        them.
         """
         near = None if self.neighbors is None else self.neighbors.find(x, fold)
         features, least = make_features(x, mean, std, self.step, near)
-        laws = []
-        for law in self.laws.values():
-            assert isinstance(law, ResidualNetworks)
-            outputs = law(features[None])
-            if fold is None:
-                of_z = law.average(outputs, least)
-            else:
-                of_z = law.law(outputs[fold, :, torch.arange(len(fold), device=fold.device)].movedim(0, 1), least)
-            log_weight, loc, log_scale = (values.permute(2, 1, 0) for values in of_z)
-            laws.append(Parameters(log_weight, mean + std * loc, std.log() + log_scale))
-        return laws
+        laws = [_in_units(law, features, least, mean, std, fold) for law in self.laws.values()]
+        return laws if self.trees is None else laws + self.trees.law_parameters(x, self.step, fold)
 
     def mixtures(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> tuple[Mixture, ...]:
         """Return the result of :meth:`law_parameters` as mixtures, batch (N, T)."""
@@ -330,6 +335,56 @@ class Recalibration(nn.Module):
             log_weight, loc, log_scale = (values.contiguous() for values in law)
             laws.append(Mixture(log_weight, Normal(loc, log_scale.exp())))
         return tuple(laws)
+
+
+class TreeLaws(nn.Module):
+    """Laws of the residuals of boosted trees, divided by a constant scale.
+
+    Parameters
+    ----------
+    boosted : BoostedTrees
+        Trees with T scores, in units of the encoded targets.
+    scale : Tensor, shape (T,)
+        Scale of the residuals of each target under a single ensemble.
+    narrowing : Tensor, shape (T,)
+        Scale under the average of all ensembles, relative to `scale`.
+    laws : mapping of str to ResidualNetworks
+        Networks of each kind, by its name after "trees_".
+    """
+
+    scale: Tensor
+    narrowing: Tensor
+
+    def __init__(
+        self, boosted: BoostedTrees, scale: Tensor, narrowing: Tensor, laws: Mapping[str, ResidualNetworks]
+    ) -> None:
+        super().__init__()
+        self.boosted = boosted
+        self.register_buffer("scale", scale)
+        self.register_buffer("narrowing", narrowing)
+        self.laws = nn.ModuleDict(dict(laws))
+
+    def law_parameters(self, x: Tensor, step: Tensor, fold: Tensor | None) -> list[Parameters]:
+        """Return the law of each kind, as :meth:`Recalibration.law_parameters` does."""
+        # trees of a single network were fitted to none of its held-out rows
+        mean = self.boosted(x, fold if self.boosted.ensembles > 1 else None)
+        std = (self.scale if fold is not None else self.scale * self.narrowing).expand_as(mean)
+        features, least = make_features(x, mean, std, step)
+        return [_in_units(law, features, least, mean, std, fold) for law in self.laws.values()]
+
+
+def _in_units(
+    law: nn.Module, features: Tensor, least: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None
+) -> Parameters:
+    """Return the law of the targets given that of the residual, see :meth:`Recalibration.law_parameters`."""
+    assert isinstance(law, ResidualNetworks)
+    outputs = law(features[None])
+    if fold is None:
+        of_z = law.average(outputs, least)
+    else:
+        of_z = law.law(outputs[fold, :, torch.arange(len(fold), device=fold.device)].movedim(0, 1), least)
+    log_weight, loc, log_scale = (values.permute(2, 1, 0) for values in of_z)
+    return Parameters(log_weight, mean + std * loc, std.log() + log_scale)
 
 
 def make_features(
@@ -374,15 +429,18 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
         targets,
         inputs,
     )
-    tensors = {name: value for name, value in tensors.items() if not name.startswith("neighbors.")}
-    names = [name for name in known if f"laws.{name}.log_factor" in tensors]
-    first = tensors.get(f"laws.{names[0]}.weights.0") if names else None
-    if first is None or first.ndim != 4 or any(value.dtype != torch.float64 for value in tensors.values()):
+    of_trees = {name: value for name, value in tensors.items() if name.startswith("trees.")}
+    tensors = {
+        name: value for name, value in tensors.items() if name not in of_trees and not name.startswith("neighbors.")
+    }
+    trees = _read_tree_laws({n.removeprefix("trees."): t for n, t in of_trees.items()}, targets, inputs)
+    laws = _read_laws(tensors, known, targets, inputs)
+    if (not laws and trees is None) or any(value.dtype != torch.float64 for value in tensors.values()):
         raise DataError("its recalibration has no networks in double precision")
-    if any(known[name].near for name in names) != (neighbors is not None):
+    if any(known[name].near for name in laws) != (neighbors is not None):
         raise DataError("its recalibration has laws of neighbours without stored rows, or the reverse")
-    laws = {name: ResidualNetworks(known[name], len(first), targets, inputs) for name in names}
-    share = torch.zeros(len(names) + 1, targets, dtype=torch.float64, device="cpu")
+    count = 1 + len(laws) + (0 if trees is None else len(trees.laws))
+    share = torch.zeros(count, targets, dtype=torch.float64, device="cpu")
     built = Recalibration(laws, share, torch.zeros(targets, dtype=torch.float64, device="cpu"))
     load_state(built, tensors, "the tensors of its recalibration do not have the shapes of its columns and targets")
     share = built.share
@@ -391,4 +449,35 @@ def read_recalibration(tensors: Mapping[str, Tensor], targets: int, inputs: int)
     if not bool(((share.sum(0) - 1.0).abs() < 1e-6).all()):
         raise DataError("the weights of its recalibration do not sum to 1")
     built.neighbors = neighbors
+    built.trees = trees
     return built
+
+
+def _read_laws(
+    tensors: Mapping[str, Tensor], known: Mapping[str, LawKind], targets: int, inputs: int
+) -> dict[str, ResidualNetworks]:
+    """Build the networks of the laws in a state, (name, tensor), with weights of zero."""
+    names = [name for name in known if f"laws.{name}.log_factor" in tensors]
+    first = tensors.get(f"laws.{names[0]}.weights.0") if names else None
+    if names and (first is None or first.ndim != 4):
+        raise DataError("its recalibration has no networks in double precision")
+    return {name: ResidualNetworks(known[name], len(first), targets, inputs) for name in names if first is not None}
+
+
+def _read_tree_laws(tensors: Mapping[str, Tensor], targets: int, inputs: int) -> TreeLaws | None:
+    """Rebuild the laws around boosted trees; None if there are none."""
+    if not tensors:
+        return None
+    boosted = {name.removeprefix("boosted."): t for name, t in tensors.items() if name.startswith("boosted.")}
+    trees = read_trees(boosted, targets, inputs)
+    known = {f"{OF_TREES}{name}": kind for name, kind in KINDS.items()}
+    laws = _read_laws(tensors, known, targets, inputs)
+    numbers = {name: value for name, value in tensors.items() if not name.startswith("boosted.")}
+    if not laws or any(value.dtype != torch.float64 or not value.isfinite().all() for value in numbers.values()):
+        raise DataError("its trees have no laws of their residuals in double precision")
+    scale = torch.zeros(targets, dtype=torch.float64, device="cpu")
+    built = TreeLaws(trees, scale, scale.clone(), laws)
+    load_state(built, tensors, "the tensors of its trees do not have the shapes of its columns and targets")
+    if not bool(((built.scale > 0.0) & (built.narrowing > 0.0)).all()):
+        raise DataError("its trees have a scale that is not positive")
+    return built.requires_grad_(False)

@@ -255,8 +255,8 @@ def _compare_parser(names: Any, run: Command) -> None:
         "--methods",
         type=_name,
         metavar="A,B,C",
-        help="methods: structures of fit, depth-neighbors (regression), constant, linear, boosting (default: all, "
-        "without those that take very long)",
+        help="methods: structures of fit, depth-neighbors (regression), depth-trees, constant, linear, boosting "
+        "(default: all, without those that take very long)",
     )
     parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="number of folds (default: 5)")
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of folds and fits (default: 0)")

@@ -345,7 +345,8 @@ def _learning_curves(page: Page) -> list[Figure]:
 def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
     """Return the text and the pictures on calibration."""
     if first.task == "classification":
-        return _class_calibration(first)
+        found = _class_calibration(first)
+        return {**found, "text": " ".join([found["text"], *_describe_trees(page)])}
     sentences = []
     for name, level in (("coverage_50", 0.5), ("coverage_90", 0.9)):
         score = first.scores[name]
@@ -370,7 +371,7 @@ def _calibration(page: Page, first: Evaluation) -> dict[str, Any]:
             "verdicts and the pictures take this into account."
         )
     sentences += _describe_transform(page)
-    sentences += _describe_recalibration(page)
+    sentences += [*_describe_recalibration(page), *_describe_trees(page)]
     return {"text": " ".join(sentences), "groups": [*by_target(first, _coverage), *width_groups(first)]}
 
 
@@ -382,6 +383,24 @@ def _describe_transform(page: Page) -> list[str]:
     change = f"{number(abs(fit.gain))} nats per row {'higher' if fit.gain > 0.0 else 'lower'}"
     rest = "so it is used" if fit.used else "so it is not used"
     return [f"A logarithm of the target was tried. The log-likelihood of unseen rows is {change} with it, {rest}."]
+
+
+def _describe_trees(page: Page) -> list[str]:
+    """Return a sentence for each target with boosted trees beside the networks."""
+    targets = list(page.data.get("target names", ()))
+    fits = page.estimator.fit_diagnostics_.trees_of_targets
+    sentences = []
+    for t, fit in enumerate(fits):
+        name = f" of {targets[t]}" if len(fits) > 1 and t < len(targets) else ""
+        gain = f"{fit.gain:.3f} ± {fit.error:.3f} nats per row (cross-validated on {fit.rows:,} rows)"
+        if fit.weight > 0.0:
+            sentences.append(
+                f"Boosted trees{name}: {fit.iterations} trees for each score have weight {percent(fit.weight)} in the "
+                f"prediction, and raise the log-likelihood by {gain}."
+            )
+        else:
+            sentences.append(f"Boosted trees{name} are not used: the change of the log-likelihood with them is {gain}.")
+    return sentences
 
 
 def _describe_recalibration(page: Page) -> list[str]:

@@ -16,10 +16,13 @@ the prediction of this target stays unchanged.
 (:mod:`fathomless.posterior.neighbors`). A row is never its own neighbour, and neither is a row of its group. The other
 rows are searched in all folds, so that the features of out-of-fold rows have the law of those of new rows. The stored
 rows are part of the result only if one of these kinds has weight.
+
+**Trees.** If boosted trees are given (:mod:`fathomless.posterior.trees`), the same kinds of laws are also fitted to the
+residuals of their out-of-fold scores, divided by their root mean square. They are further parts of the mixture.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,14 +30,17 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.inference.out_of_fold import stacking
-from fathomless.posterior.fit_diagnostics import NeighborFit, RecalibrationFit
+from fathomless.inference.out_of_fold.trees import GrownTrees
+from fathomless.posterior.fit_diagnostics import NeighborFit, RecalibrationFit, TreesFit
 from fathomless.posterior.neighbors import PARTS, Neighborhoods, NeighborRows
 from fathomless.posterior.recalibration import (
     KINDS,
     NEAR_KINDS,
+    OF_TREES,
     LawKind,
     Recalibration,
     ResidualNetworks,
+    TreeLaws,
     make_features,
     stack_targets,
 )
@@ -109,6 +115,12 @@ class OutOfFoldLaws:
         """Kinds of laws that can be fitted to the rows, by name."""
         return KINDS if self.near is None else {**KINDS, **NEAR_KINDS}
 
+    def recentre(self, trees: GrownTrees) -> "OutOfFoldLaws":
+        """Return the rows with the centre and the scale of boosted trees, without log densities and neighbours."""
+        half = None if self.half is None else self.half * self.std / trees.scale
+        std = trees.scale.expand_as(self.std)
+        return replace(self, mean=trees.scores, std=std, half=half, near=None)
+
     def take_target(self, target: int) -> "OutOfFoldLaws":
         """Return the rows with one of the targets."""
         column = slice(target, target + 1)
@@ -133,6 +145,7 @@ def fit_recalibration(
     seed: int,
     neighbors: NeighborRows | None = None,
     device: torch.device | str = "cpu",
+    trees: GrownTrees | None = None,
 ) -> tuple[Recalibration | None, tuple[RecalibrationFit, ...]]:
     """Fit the laws of the standardised residual and their weights.
 
@@ -148,6 +161,8 @@ def fit_recalibration(
         Rows in which ``rows.near`` was searched.
     device : torch.device or str
         Device on which the networks of the laws are trained. The result is on the CPU.
+    trees : GrownTrees, optional
+        Boosted trees with scores of the rows.
 
     Returns
     -------
@@ -158,14 +173,16 @@ def fit_recalibration(
     """
     if len(rows.y) < FEWEST_ROWS or len(rows.fold.unique()) < 2:
         return None, ()
-    networks: dict[str, list[ResidualNetworks]] = {name: [] for name in rows.kinds}
+    of_trees = None if trees is None else rows.recentre(trees)
+    networks: dict[str, list[ResidualNetworks]] = {}
     shares, fits = [], []
     for target in range(rows.y.shape[1]):
-        laws, share, fit = _fit_target(
-            rows.take_target(target), step[target : target + 1], fold_in(seed, target), torch.device(device)
-        )
+        parts = [part.take_target(target) for part in (rows, of_trees) if part is not None]
+        laws, share, fit = _fit_target(parts, step[target : target + 1], fold_in(seed, target), torch.device(device))
         for name, law in laws.items():
-            networks[name].append(law)
+            networks.setdefault(name, []).append(law)
+        if trees is not None and fit.trees is not None:
+            fit = replace(fit, trees=replace(fit.trees, iterations=trees.trees.iterations))
         shares.append(share)
         fits.append(replace(fit, neighbors=_count_repeats(rows, neighbors, target)))
     share = torch.stack(shares, 1)  # (C + 1, T)
@@ -176,7 +193,9 @@ def fit_recalibration(
     stored = neighbors if any(name in NEAR_KINDS for name in stacked) else None
     if stored is not None:
         fits = [replace(fit, neighbors=replace(fit.neighbors, stored=True)) for fit in fits if fit.neighbors]
-    return Recalibration(stacked, share[used], step.double().cpu(), stored), tuple(fits)
+    by_trees = {name: stacked.pop(name) for name in [*stacked] if name.startswith(OF_TREES)}
+    kept = TreeLaws(trees.trees, trees.scale, trees.narrowing, by_trees) if trees is not None and by_trees else None
+    return Recalibration(stacked, share[used], step.double().cpu(), stored, kept), tuple(fits)
 
 
 def _count_repeats(rows: OutOfFoldLaws, neighbors: NeighborRows | None, target: int) -> NeighborFit | None:
@@ -192,28 +211,47 @@ def _count_repeats(rows: OutOfFoldLaws, neighbors: NeighborRows | None, target: 
 
 
 def _fit_target(
-    rows: OutOfFoldLaws, step: Tensor, seed: int, device: torch.device
+    parts: Sequence[OutOfFoldLaws], step: Tensor, seed: int, device: torch.device
 ) -> tuple[dict[str, ResidualNetworks], Tensor, RecalibrationFit]:
-    """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics."""
-    candidates = {name: _train(name, kind, rows, step, seed, device) for name, kind in rows.kinds.items()}
-    of_z = torch.cat([log_density for _, log_density, _ in candidates.values()], 1)  # (N, C)
-    of_y = of_z - rows.log_unit
-    log_density = torch.cat([rows.log_density, of_y], 1)  # (N, C + 1)
+    """Fit the laws of one target; return their networks, the weights (C + 1,) and the diagnostics.
+
+    `parts` are the rows with the law of the networks, and optionally with the centre and scale of trees.
+    """
+    rows = parts[0]
+    candidates, of_y = {}, [rows.log_density]  # (N, 1) each
+    for part, start in zip(parts, ("", OF_TREES), strict=False):
+        for name, kind in part.kinds.items():
+            fitted = _train(start + name, kind, part, step, seed, device)
+            candidates[start + name] = fitted
+            of_y.append(fitted[1] - part.log_unit)
+    log_density = torch.cat(of_y, 1)  # (N, C + 1)
     q, gains = _weigh(log_density, rows.fold, rows.weight)
-    count = float(rows.weight.sum())
-    gain = float((rows.weight * gains).sum()) / count
-    if gain * count < _LEAST_GAIN:
+    gain, error = _average(gains, rows.weight)
+    if gain * float(rows.weight.sum()) < _LEAST_GAIN:
         q = torch.zeros_like(q)
         q[0] = 1.0
-    error = float((rows.weight * (gains - gain).square()).sum()) ** 0.5 / count
+    trees = None
+    if len(parts) > 1:
+        own = len(rows.kinds) + 1  # laws without trees
+        more = gains - _weigh(log_density[:, :own], rows.fold, rows.weight)[1]
+        of_trees = _average(more, rows.weight)
+        trees = TreesFit(weight=float(q[own:].sum()), gain=of_trees[0], error=of_trees[1], iterations=0, rows=len(more))
     fit = RecalibrationFit(
         weights=dict(zip(("networks", *candidates), q.tolist(), strict=True)),
         gain=gain,
         error=error,
         rows=len(rows.y),
         steps={name: steps for name, (_, _, steps) in candidates.items()},
+        trees=trees,
     )
     return {name: law for name, (law, _, _) in candidates.items()}, q, fit
+
+
+def _average(gains: Tensor, weight: Tensor) -> tuple[float, float]:
+    """Return the weighted mean of the gains of rows, (N,), and its standard error."""
+    count = float(weight.sum())
+    gain = float((weight * gains).sum()) / count
+    return gain, float((weight * (gains - gain).square()).sum()) ** 0.5 / count
 
 
 def _weigh(log_density: Tensor, fold: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from fathomless.posterior.left_out import LeftOutLaws
 from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.recalibration import Recalibration
+from fathomless.posterior.trees import TreePool
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
@@ -137,6 +138,8 @@ class Fitted:
         Laws of the standardised residual, learned after the inference.
     hurdle : AtomNetworks, optional
         Probabilities of the atoms of the target; the model is then that of other values.
+    trees : TreePool, optional
+        Boosted trees that the predictions of classes are pooled with.
     left_out : LeftOutLaws, optional
         Leave-one-out laws of the training rows, if the model consists of states of Markov chains and these laws are
         needed for a recalibration.
@@ -158,6 +161,7 @@ class Fitted:
     resumable: bool = False
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
     recalibration: Recalibration | None = field(default=None, repr=False)
+    trees: TreePool | None = field(default=None, repr=False)
     hurdle: AtomNetworks | None = field(default=None, repr=False)
     left_out: LeftOutLaws | None = field(default=None, repr=False)
     warnings: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """Option `trees`: gains on steps, folds, saving, refusals, and fits in which trees cannot be used."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,18 @@ import pytest
 import torch
 
 from fathomless import (
+    HMC,
     FiniteNetworkClassifier,
     FiniteNetworkRegressor,
+    IndianChefsClassifier,
     SparseBayesClassifier,
     UnboundedDepthClassifier,
     UnboundedDepthRegressor,
 )
 from fathomless.data import streams
-from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.estimators import trees
+from fathomless.inference.out_of_fold.trees import TreeRows, grow_trees
+from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning
 from quick_fits import classes as easy_classes
 
 Array = npt.NDArray[Any]
@@ -211,3 +216,69 @@ def test_several_targets_counts_and_amounts() -> None:
     amounts = UnboundedDepthRegressor(cv=3, trees=True, **QUICK).fit(X, np.where(y > 0.5, y, 0.0))
     assert amounts.hurdle_ is not None
     assert amounts.fit_diagnostics_.trees_of_targets
+
+
+@pytest.mark.parametrize("rows", [250, 270])  # equal rows are merged up to 256 rows
+def test_equal_rows_of_small_tables_can_be_split(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (rows, 3)).astype(float)
+    parity = (X.sum(1) % 2).astype(int)
+    y = np.where(rng.uniform(size=rows) < 0.1, 1 - parity, parity)
+    fitted = UnboundedDepthClassifier(cv=3, trees=True, depth_law=0, **QUICK).fit(X, y)
+    assert fitted.trees_ is not None
+    assert np.mean(fitted.predict(X) == parity) > 0.95
+
+
+def listen(monkeypatch: pytest.MonkeyPatch) -> list[TreeRows]:
+    """Return a list of the rows of all later fits of trees."""
+    found: list[TreeRows] = []
+
+    def grow(rows: TreeRows, *more: Any) -> Any:
+        found.append(rows)
+        return grow_trees(rows, *more)
+
+    monkeypatch.setattr(trees, "grow_trees", grow)
+    return found
+
+
+def test_no_ensemble_is_trained_on_the_group_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = listen(monkeypatch)
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(60), 3)
+    X, y = rng.normal(size=(60, 2))[groups] + 1e-6 * rng.normal(size=(180, 2)), rng.normal(size=60)[groups]
+    UnboundedDepthRegressor(cv=4, trees=True, **QUICK).fit(X, y, groups=groups)
+    options = {"depth_law": 1, "epochs": 10, "width": 2, "cv": 1, "validation_fraction": 0.4, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        UnboundedDepthRegressor(weights=HMC(chains=2, sweeps=40), trees=True, **options).fit(X, y, groups=groups)
+    assert len(found) == 2
+    for rows in found:
+        for inside, outside in zip(rows.inside, rows.outside, strict=True):
+            trained, scored = (rows.x[part].round(4) for part in (inside, outside))
+            assert not {*map(tuple, trained)} & {*map(tuple, scored)}
+
+
+def test_rows_of_rare_classes_are_in_every_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = listen(monkeypatch)
+    X, y = grades(120, 0)
+    y = y.astype(object)
+    y[:2] = "rare"
+    with pytest.warns(DataWarning):
+        UnboundedDepthClassifier(cv=4, trees=True, **QUICK).fit(X, y)
+    (rows,) = found
+    assert all((rows.y[inside] == 3).sum() == 2 for inside in rows.inside)  # the last of four labels
+    assert sum(map(len, rows.outside)) == 118
+
+
+def test_other_weights_of_chains_have_no_trees() -> None:
+    X, y = grades(90, 0)
+    chains = IndianChefsClassifier(
+        chains=2, sweeps=30, states=5, engine="numpy", validation_fraction=0.4, trees=True, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = chains.fit(X, y)
+    assert fitted.fit_diagnostics_.trees is not None
+    other = fitted.weighed_by("all")
+    assert other.trees_ is None
+    assert other.fit_diagnostics_.trees is None

@@ -307,15 +307,17 @@ def _most_weight_of_trees(summary: FitSummary) -> Iterator[Finding]:
     heavy = [fit for fit in fits if fit.weight > 0.5]
     if not heavy:
         return
+    binned = any(column.bins is not None for column in summary.estimator.schema_.columns)
+    other = "" if binned else f", or try bins, which show steps ({summary.show('numbers')})"
     most = max(heavy, key=lambda fit: fit.gain)
     of_targets = f" for {len(heavy)} of {len(fits)} targets" if len(fits) > 1 else ""
     yield Finding(
         "advice",
         "Boosted trees have most of the weight",
         f"The weight of the trees is {most.weight:.0%}{of_targets}, and their gain {most.gain:.3f} nats per row. The "
-        "target depends on steps or interactions of columns that the layers do not represent.",
-        f"Try {summary.show('numbers')} with bins, which shows steps to the layers, or keep the trees. The posterior "
-        "over structure describes the networks alone.",
+        "target depends on steps or interactions of columns that the layers do not represent. The posterior over "
+        "structure describes the networks alone.",
+        f"Keep the trees{other}.",
     )
 
 
@@ -578,6 +580,8 @@ def _calibration_remedy(summary: FitSummary, evaluation: Evaluation) -> str:
     if not summary.given.get("calibrate", True) and not evaluation.labels:
         return f"Set {summary.show('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
+    if summary.given.get("trees") or summary.given.get("neighbors"):
+        del others["likelihood"]  # they require likelihood="auto"
     steps = [
         f"{name}={other!r} (now {usual!r})"
         for name, (usual, other) in others.items()

@@ -134,6 +134,7 @@ def combine(
         model=Ensemble(members, weights).eval(),
         likelihood=likelihood,
         score=score,
+        diverged=tuple(number for f in fits for number in f.diverged),
         diagnostics=CrossFitDiagnostics(structure=average_weights(structures, w.tolist()), kinds=records),
     )
 

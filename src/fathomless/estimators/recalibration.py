@@ -56,7 +56,7 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     rows = _predict_unseen_rows(fitted, table, problem)
     if rows is None:
         fitted = warn_unused(fitted) if task.neighbors else fitted
-        fitted = warn_without_trees(fitted) if task.trees else fitted
+        fitted = warn_without_trees(fitted, unreliable) if task.trees else fitted
         return _record_unreliable(fitted, table, unreliable) if unreliable > MOST_UNRELIABLE else fitted
     neighbors = None
     if task.neighbors:

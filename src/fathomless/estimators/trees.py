@@ -1,12 +1,13 @@
 """Boosted trees beside the networks of a fit: option `trees`."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fathomless.data.folds import without
 from fathomless.data.rows import Rows
 from fathomless.data.targets import ClassLabels, Indicators
 from fathomless.estimators.encoding import ClassTask, NumberTask, Task
@@ -17,6 +18,7 @@ from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFol
 from fathomless.inference.out_of_fold.trees import GrownTrees, TreeRows, grow_trees, pool_trees
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import TreesFit
 from fathomless.posterior.trees import TreePool
 from fathomless.system.errors import DataError
@@ -61,12 +63,19 @@ def check_trees(task: Task, table: Prepared) -> None:
         )
 
 
-def warn_without_trees(fitted: Fitted) -> Fitted:
-    """Return a fit with the warning that no trees could be fitted."""
-    text = (
-        f"trees=True has no effect on this fit: it needs at least {FEWEST_ROWS} out-of-fold or held-out rows with "
-        "features. Give more rows, cross-fit (cv) or hold out rows (validation_fraction), or set trees=False"
+def warn_without_trees(fitted: Fitted, unreliable: float = 0.0) -> Fitted:
+    """Return a fit with the warning that no trees could be fitted.
+
+    `unreliable` is the share of the training rows with unreliable leave-one-out laws, if this is the reason.
+    """
+    reason = (
+        f"the leave-one-out distributions of {100.0 * unreliable:.0f} % of the training rows are unreliable. Keep more "
+        "states"
+        if unreliable
+        else f"it needs {FEWEST_ROWS} different rows with features to which the networks were not fitted. Give more "
+        "rows; cross-fit (cv) or hold out rows (validation_fraction), if the estimator has these options"
     )
+    text = f"trees=True has no effect on this fit: {reason}; or set trees=False"
     return replace(fitted, warnings=(*fitted.warnings, text))
 
 
@@ -76,21 +85,20 @@ def grow_trees_of_numbers(rows: OutOfFoldLaws, fitted: Fitted, table: Prepared) 
     Parameters
     ----------
     rows : OutOfFoldLaws
-        Rows of the recalibration. Their folds are those of the trees, unless they were held out of a single network.
+        Rows of the recalibration.
     fitted : Fitted
         Networks.
     table : Prepared
         Table of the fit.
     """
-    apart = table.folds is None and fitted.left_out is None
-    return _grow(rows.x, rows.y, rows.fold, rows.weight, table, None, held_out=apart)
+    return _grow(_Unseen(rows.x, rows.y, rows.fold, rows.weight), fitted, table, None)
 
 
 def pool_with_trees(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     """Pool the predictions of classes with boosted trees, if the task asks for it and unseen rows improve.
 
     The mathematics is in :mod:`fathomless.inference.out_of_fold.trees`. The networks stay unchanged. The validation
-    score increases by the cross-validated gain.
+    score increases by the cross-validated change of the log-likelihood.
 
     Parameters
     ----------
@@ -109,9 +117,8 @@ def pool_with_trees(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted
     if unseen is None or len(unseen.rows) < FEWEST_ROWS or len(unseen.part.unique()) < 2:
         return warn_without_trees(fitted)
     rows, classes = unseen.rows, len(cast(ClassLabels, table.target).labels)
-    weight = rows.counts
-    x, y = rows.x.double().cpu(), rows.y.cpu()
-    grown = _grow(x, y, unseen.part, weight, table, classes, held_out=unseen.folds is None)
+    weight, y = rows.counts, rows.y.cpu()
+    grown = _grow(_Unseen(rows.x.double().cpu(), y, unseen.part, weight), fitted, table, classes)
     if grown is None:
         return warn_without_trees(fitted)
     prediction = cast(ClassPredictive, predict_unseen_rows(fitted, table, problem, unseen))
@@ -125,32 +132,57 @@ def pool_with_trees(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted
         rows=len(rows),
     )
     fitted = replace(fitted, diagnostics=replace(fitted.diagnostics, trees=record))
-    if b == 0.0 and a == 1.0:
+    if b == 0.0:
         return fitted
-    score = None if fitted.score is None else fitted.score + found.gain
+    score = None if fitted.score is None else fitted.score + found.change
     return replace(fitted, trees=TreePool(grown.trees, found.powers), score=score)
 
 
-def _grow(
-    x: Tensor, y: Tensor, fold: Tensor, weight: Tensor, table: Prepared, classes: int | None, *, held_out: bool
-) -> GrownTrees | None:
-    """Fit trees to the other folds of these rows, or to the training rows if these rows are held out."""
+@dataclass(frozen=True)
+class _Unseen:
+    """Rows to which the networks were not fitted: features (N, D), targets, parts (N,) and weights (N,)."""
+
+    x: Tensor
+    y: Tensor
+    part: Tensor
+    weight: Tensor
+
+
+def _grow(unseen: _Unseen, fitted: Fitted, table: Prepared, classes: int | None) -> GrownTrees | None:
+    """Fit trees to the training rows, with scores of the unseen rows; None if there are no features.
+
+    The unseen rows are out-of-fold rows, training rows with leave-one-out laws, or held-out rows. No ensemble is
+    trained on held-out rows.
+    """
     columns = np.array(table.schema.plain_features, dtype=np.int64)
     if not len(columns):
         return None
-    seed = fold_in(table.seed, "trees")
-    number = np.float64 if classes is None else np.int64
-    rows = x.numpy(), y.numpy().astype(number), weight.numpy()
-    if not held_out:
-        of_row = fold.numpy()
-        folds = range(int(of_row.max()) + 1)
-        inside = [np.flatnonzero(of_row != k) for k in folds]
-        outside = [np.flatnonzero(of_row == k) for k in folds]
-        return grow_trees(TreeRows(*rows, inside, outside, columns), classes, seed)
-    train = cast(Rows, table.train)
-    trained = train.x.double().cpu().numpy(), train.y.cpu().numpy().astype(number), train.counts.numpy()
-    all_x, all_y, all_weight = (np.concatenate(pair) for pair in zip(trained, rows, strict=True))
+    train, seed = cast(Rows, table.train), fold_in(table.seed, "trees")
+    number = torch.float64 if classes is None else torch.int64
+    y = train.y.cpu().to(number)
+    if classes is None:
+        y = y[:, : unseen.y.shape[1]]
     count = len(train)
-    inside, outside = [np.arange(count)], [count + np.arange(len(x))]
-    grown = grow_trees(TreeRows(all_x, all_y, all_weight, inside, outside, columns), classes, seed)
-    return replace(grown, scores=grown.scores[torch.arange(count, count + len(x), device="cpu")])
+    x, weight, index = train.x.double().cpu(), train.counts, torch.arange(count, device="cpu")
+    if fitted.left_out is None and isinstance(fitted.model, Ensemble) and table.folds is not None:
+        folds = without(table.folds.numpy(), fitted.diverged)
+        index = torch.from_numpy(np.flatnonzero(folds.min(0) >= 0))
+        part = folds[0]
+        inside = [np.flatnonzero(part != k) for k in range(int(part.max()) + 1)]  # with rows that are in every training
+    else:
+        more = slice(0 if fitted.left_out is None else count, None)  # the held-out rows
+        x, y, weight = (
+            torch.cat([own, others[more].to(own)])
+            for own, others in ((x, unseen.x), (y, unseen.y), (weight, unseen.weight))
+        )
+        index = torch.arange(len(x) - len(unseen.x), len(x), device="cpu")
+        part = np.zeros(len(x), dtype=np.int64)
+        inside = [np.arange(count)]
+        if fitted.left_out is not None:
+            part = unseen.part.numpy()
+            inside = [np.flatnonzero(part[:count] != k) for k in range(int(part.max()) + 1)]
+    kept = index.numpy()
+    outside = [kept[part[kept] == k] for k in range(len(inside))]
+    rows = TreeRows(x.numpy(), y.numpy(), weight.numpy(), inside, outside, columns)
+    grown = grow_trees(rows, classes, seed)
+    return replace(grown, scores=grown.scores[index])

@@ -133,7 +133,7 @@ class TreesFit(Record):
         b / (a + b) of their exponent in the logarithmic pool of classes. 0 if they are not used.
     gain, error : float
         Cross-validated gain in log-likelihood over the prediction without trees, in nats per row, and its standard
-        error.
+        error. Without trees, networks of classes have a fitted exponent, too.
     iterations : int
         Number of trees of each score.
     rows : int

@@ -65,7 +65,7 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
     def weighed_by(self, chains_by: str) -> Self:
         """Return a copy of the fitted estimator with other weights of its chains.
 
-        The copy has no recalibration, since its laws were learned with the present weights.
+        The copy has no recalibration and no boosted trees, since these were fitted with the present weights.
 
         Parameters
         ----------
@@ -82,8 +82,9 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
         records = tuple(
             {**record, "weight": weights[record["chain"]]} if record["states"] else record for record in self.chains_
         )
-        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=records, recalibration=())
+        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=records, recalibration=(), trees=None)
         other.recalibration_ = None
+        other.trees_ = None
         # the states of a chain share its weight equally
         states = {record["chain"]: record["states"] for record in records}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]

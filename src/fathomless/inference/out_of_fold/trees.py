@@ -9,7 +9,8 @@ of all rows under the ensembles that were not trained on them, and is the same f
 
 .. math:: \sum_i w_i \log \sum_s q_s\, p_{s,i}(y_i; a, b) - \tfrac12 (a - 1)^2 - \tfrac12 b^2 ,
 
-with drawn networks s of weight q that were not trained on the row either. The gain is computed by cross-validation:
+with drawn networks s of weight q that were not trained on the row either. The gain is that over networks alone whose
+exponent a is fitted too, so that a change of their temperature does not count. It is computed by cross-validation:
 exponents that are fitted without a fold are evaluated on it. If it is below 2 nats in total, the trees are not used.
 
 **Numbers.** Centre and scale of the trees are their out-of-fold scores and root mean square error. The laws of their
@@ -42,6 +43,7 @@ _RATE = 0.1  # learning rate
 _LEAVES, _DEPTH = 31, 10  # largest numbers of leaves and of levels of a tree
 _FIRST, _MOST = 64, 512  # iterations at first; twice as many while the loss is smallest near the end
 _NEAR_END = 0.8
+_MOST_COPIES = 20_000  # sum of whole sample weights up to which rows are repeated
 _BINS = 255  # values of a feature between which trees split
 _NARROWEST = 0.25  # least ratio of the squared errors of an average and of single ensembles
 _LEAST_SCALE = 1e-3  # least scale of the residuals, in standard deviations of the target
@@ -187,6 +189,12 @@ class _Boosting:
         bins = [np.searchsorted(own, rows.x[inside, c]) for own, c in zip(edges, rows.columns, strict=True)]
         self.bins, self.edges = np.stack(bins, 1).astype(np.float64), edges
         self.y, self.weight, self.columns = y[inside], rows.weight[inside], rows.columns
+        total = self.weight.sum()
+        if total <= _MOST_COPIES and (self.weight == self.weight.round()).all():
+            # a leaf has at least 20 rows, and equal rows of small tables were merged to one row with a weight
+            copies = self.weight.astype(np.int64)
+            self.bins, self.y, self.weight = (np.repeat(part, copies, 0) for part in (self.bins, self.y, self.weight))
+            self.weight = np.ones(len(self.y))
         self.outputs = 1 if classes in (None, 2) else int(classes or 0)
         self.known = [0] if classes is None else np.unique(self.y).tolist()
         # scikit-learn has one score for two classes
@@ -305,12 +313,16 @@ class PooledTrees:
     powers : Tensor of float64, shape (2,)
         Exponents a of the networks and b of the trees; 1 and 0 if the gain is below 2 nats in total.
     gain, error : float
-        Cross-validated gain in log-likelihood, in nats per row, and its standard error.
+        Cross-validated gain in log-likelihood over networks with a fitted exponent, in nats per row, and its standard
+        error.
+    change : float
+        The same over networks with the exponent 1; 0 if the trees are not used.
     """
 
     powers: Tensor
     gain: float
     error: float
+    change: float
 
 
 @enable_gradients()
@@ -338,7 +350,9 @@ def pool_trees(
         of_class = pooled.gather(-1, y[rows][None, :, None].expand(len(pooled), -1, 1))[..., 0]
         return torch.logsumexp(log_weight[:, None] + of_class, 0)
 
-    def fit(rows: Tensor) -> Tensor:
+    def fit(rows: Tensor, most: float | None = None) -> Tensor:
+        """Return the exponents of some rows, that of the trees at most `most`."""
+
         def objective(values: Array) -> tuple[float, Array]:
             powers = _tensor(np.asarray(values)).requires_grad_()
             penalty = 0.5 * (powers - _PRIOR).square().sum()
@@ -346,16 +360,22 @@ def pool_trees(
             (gradient,) = torch.autograd.grad(loss, powers)
             return float(loss.detach()), gradient.numpy()
 
-        found = minimize(objective, [0.5, 0.5], jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * 2)
+        start = [1.0, 0.0] if most == 0.0 else [0.5, 0.5]
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None), (0.0, most)])
         return _tensor(found.x)
 
-    gains = torch.zeros(len(y), dtype=torch.float64, device="cpu")
+    gains, changes = torch.zeros(2, len(y), dtype=torch.float64, device="cpu")
     for k in fold.unique():
-        held = torch.nonzero(fold == k).flatten()
-        powers = fit(torch.nonzero(fold != k).flatten())
+        held, others = (torch.nonzero(chosen).flatten() for chosen in (fold == k, fold != k))
+        with_trees, alone = fit(others), fit(others, 0.0)
         with torch.no_grad():
-            gains[held] = log_likelihood(powers, held) - log_likelihood(_PRIOR, held)
-    gain = float(weight @ gains / weight.sum())
-    error = float((weight * (gains - gain).square()).sum().sqrt() / weight.sum())
-    used = gain * float(weight.sum()) >= _LEAST_GAIN
-    return PooledTrees(fit(torch.arange(len(y), device="cpu")) if used else _PRIOR.clone(), gain, error)
+            pooled = log_likelihood(with_trees, held)
+            gains[held] = pooled - log_likelihood(alone, held)
+            changes[held] = pooled - log_likelihood(_PRIOR, held)
+    total = weight.sum()
+    gain = float(weight @ gains / total)
+    error = float((weight * (gains - gain).square()).sum().sqrt() / total)
+    powers = fit(torch.arange(len(y), device="cpu"))
+    if gain * float(total) < _LEAST_GAIN or float(powers[1]) == 0.0:
+        return PooledTrees(_PRIOR.clone(), gain, error, 0.0)
+    return PooledTrees(powers, gain, error, float(weight @ changes / total))

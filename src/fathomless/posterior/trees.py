@@ -21,7 +21,10 @@ The trees and their weights are fitted in :mod:`fathomless.inference.out_of_fold
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -30,8 +33,10 @@ from fathomless.system.torch_state import load_state
 
 __all__ = ["BoostedTrees", "Nodes", "TreePool", "class_scores", "pool_classes", "read_tree_pool", "read_trees"]
 
+Array = npt.NDArray[Any]
+
 _DEEPEST = 64  # levels of a tree
-_AT_ONCE = 2**20  # leaves of rows and trees that are searched together
+_AT_ONCE = 2**18  # leaves of rows and trees that are searched together
 _LEAST_LOG = -1e4  # log probabilities are at least this
 _INTEGERS = ("root", "feature", "left", "right")
 
@@ -106,28 +111,48 @@ class BoostedTrees(nn.Module):
         ensemble : Tensor of int64, shape (N,), optional
             Ensemble of each row; by default the scores of all ensembles are averaged.
         """
-        rows = x.detach().double().cpu()
-        scores = torch.zeros(len(rows), self.start.shape[1], dtype=torch.float64, device="cpu")
+        rows, walk = x.detach().double().cpu().numpy(), self._walk()
+        scores = np.zeros((len(rows), self.start.shape[1]))
         for k in range(self.ensembles):
-            chosen = slice(None) if ensemble is None else torch.nonzero(ensemble.cpu() == k).flatten()
-            of_trees = [leaves.sum(1) for leaves in self._leaves(rows[chosen], k)]
-            scores[chosen] += self.start[k] + torch.cat(of_trees)
-        return scores if ensemble is not None else scores / self.ensembles
+            chosen = slice(None) if ensemble is None else np.flatnonzero(ensemble.cpu().numpy() == k)
+            of_trees = [leaves.sum(1) for leaves in walk.leaves(rows[chosen], k)]
+            scores[chosen] += self.start[k].numpy() + np.concatenate(of_trees)
+        return torch.as_tensor(scores if ensemble is not None else scores / self.ensembles, device="cpu")
 
     def stages(self, x: Tensor, ensemble: int) -> Iterator[Tensor]:
         """Yield the scores of parts of rows (N, D) after each iteration of one ensemble, shape (n, M, O)."""
-        for leaves in self._leaves(x, ensemble):
-            yield self.start[ensemble] + leaves.cumsum(1)
+        for leaves in self._walk().leaves(x.double().cpu().numpy(), ensemble):
+            yield self.start[ensemble] + torch.as_tensor(leaves, device="cpu").cumsum(1)
 
-    def _leaves(self, x: Tensor, ensemble: int) -> Iterator[Tensor]:
-        """Yield the values of the leaves of all trees of one ensemble, (n, M, O), for parts of the rows."""
-        root = self.root[ensemble].flatten()  # (M O,)
-        for part in x.split(max(1, _AT_ONCE // max(len(root), 1))):
-            node = root.expand(len(part), -1)
-            for _ in range(self._levels):
-                values = part.gather(1, self.feature[node].long())
-                node = torch.where(values <= self.threshold[node], self.left[node], self.right[node])
-            yield self.value[node].unflatten(1, self.root.shape[1:])
+    def _walk(self) -> "_Walk":
+        tables = {name: getattr(self, name).cpu().numpy() for name in (*Nodes.__dataclass_fields__, "root")}
+        child = np.stack([tables["left"], tables["right"]], 1).ravel()
+        feature, root, child = (table.astype(np.intp) for table in (tables["feature"], tables["root"], child))
+        return _Walk(feature, root, child, tables["threshold"], tables["value"], self._levels)
+
+
+class _Walk(NamedTuple):
+    """Tables of nodes in NumPy, where the walk from the roots takes a third of the time."""
+
+    feature: Array  # (P,)
+    root: Array  # (K, M, O)
+    child: Array  # (2 P,), left and right child of each node
+    threshold: Array
+    value: Array
+    levels: int
+
+    def leaves(self, x: Array, ensemble: int) -> Iterator[Array]:
+        """Yield the values of the leaves of all trees of one ensemble, (n, M, O), for parts of the rows (N, D)."""
+        root = self.root[ensemble].ravel()  # (M O,)
+        size = max(1, _AT_ONCE // max(len(root), 1))
+        for start in range(0, max(1, len(x)), size):
+            part = x[start : start + size]
+            first = x.shape[1] * np.arange(len(part))[:, None]  # place of the first feature of each row
+            node = np.broadcast_to(root, (len(part), len(root)))
+            for _ in range(self.levels):
+                values = part.take(self.feature.take(node) + first)
+                node = self.child.take(2 * node + (values > self.threshold.take(node)))
+            yield self.value.take(node).reshape(len(part), *self.root.shape[1:])
 
 
 def class_scores(scores: Tensor) -> Tensor:

@@ -349,7 +349,7 @@ class TreeLaws(nn.Module):
     narrowing : Tensor, shape (T,)
         Scale under the average of all ensembles, relative to `scale`.
     laws : mapping of str to ResidualNetworks
-        Networks of each kind, by its name after "trees_".
+        Networks of each kind, by the prefix :data:`OF_TREES` and its name.
     """
 
     scale: Tensor

@@ -2,8 +2,8 @@ r"""Fit of boosted trees and of their weight beside the networks, which :mod:`fa
 
 **Trees.** Ensemble k is the histogram gradient boosting of scikit-learn, trained on the rows outside fold k. The loss
 is the negative log-likelihood of classes, or the squared error of numbers. Features are divided into at most 255 bins
-between quantiles of all rows. The number of iterations minimises the loss
-of all rows under the ensembles that were not trained on them, and is the same for all folds.
+between quantiles of all rows. The number of iterations minimises the loss of all rows under the ensembles that were not
+trained on them, and is the same for all folds.
 
 **Classes.** The exponents a and b of the logarithmic pool maximise the penalised log-likelihood of the same rows,
 

@@ -56,8 +56,9 @@ def recalibrate(fitted: Fitted, table: Prepared, problem: Problem) -> Fitted:
     rows = _predict_unseen_rows(fitted, table, problem)
     if rows is None:
         fitted = warn_unused(fitted) if task.neighbors else fitted
+        unreliable = unreliable if unreliable > MOST_UNRELIABLE else 0.0
         fitted = warn_without_trees(fitted, unreliable) if task.trees else fitted
-        return _record_unreliable(fitted, table, unreliable) if unreliable > MOST_UNRELIABLE else fitted
+        return _record_unreliable(fitted, table, unreliable) if unreliable else fitted
     neighbors = None
     if task.neighbors:
         found = find_neighbors(fitted, table, rows.x)

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.system.errors import DataError
-from fathomless.system.torch_state import load_state
 
 __all__ = ["BoostedTrees", "Nodes", "TreePool", "class_scores", "pool_classes", "read_tree_pool", "read_trees"]
 
@@ -282,9 +281,9 @@ def read_tree_pool(tensors: Mapping[str, Tensor], classes: int, inputs: int) -> 
     of_trees = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
     trees = read_trees(of_trees, 1 if classes == 2 else classes, inputs)
     rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(start)}
-    built = TreePool(trees, torch.zeros(2, dtype=torch.float64, device="cpu"))
     powers = rest.get("powers")
-    if powers is None or powers.dtype != torch.float64 or not bool((powers.isfinite() & (powers >= 0.0)).all()):
-        raise DataError("the weights of its trees are missing, negative or not finite")
-    load_state(built, {**rest, **{f"{start}{n}": t for n, t in trees.state_dict().items()}}, "its trees were altered")
-    return built
+    if len(rest) != 1 or powers is None or powers.shape != (2,) or powers.dtype != torch.float64:
+        raise DataError("its trees have other tensors than two exponents")
+    if not bool((powers.isfinite() & (powers >= 0.0)).all()):
+        raise DataError("the exponents of its trees are negative or not finite")
+    return TreePool(trees, powers)

@@ -292,6 +292,28 @@ def test_a_column_that_contains_the_target_is_named(task: str) -> None:
         assert find(dataclasses.replace(seen, scores=nearly, baseline=rare), by_column) is None
 
 
+def test_columns_without_importance_are_named() -> None:
+    rng = np.random.default_rng(1)
+    X = pd.DataFrame(rng.normal(size=(600, 4)), columns=["a", "b", "noise", "more"])
+    y = X["a"].to_numpy() + 0.5 * X["b"].to_numpy() + 0.5 * rng.normal(size=600)
+    estimator = UnboundedDepthRegressor(cv=2, depth_law=0, epochs=300, random_state=0).fit(X, y)
+    seen = evaluate(estimator, X, y, name="out-of-fold rows", fold=estimator.fold_)
+    by_column = importance(estimator, X, y, fold=estimator.fold_)
+
+    def find(seen: Evaluation, columns: Importance) -> Finding | None:
+        found = diagnose(estimator, [seen], rows=600, importance=columns)
+        return next((finding for finding in found if finding.title == "Columns without importance"), None)
+
+    finding = find(seen, by_column)
+    assert finding is not None
+    assert finding.severity == "advice"
+    assert finding.detail.startswith("Permuting one of 2 of 4 columns")
+    assert {"'noise'", "'more'"} == {word.strip(" .") for word in finding.detail.rpartition(":")[2].split(",")}
+    # not if the importance is uncertain, or the fit is no better than a constant prediction
+    assert find(seen, dataclasses.replace(by_column, error=by_column.error + 0.02)) is None
+    assert find(dataclasses.replace(seen, baseline=seen.scores), by_column) is None
+
+
 @pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])
 def test_heavier_tails_are_offered_where_the_noise_is_gaussian(likelihood: str) -> None:
     estimator = regressor(epochs=40, likelihood=likelihood).fit(*line(80))

@@ -221,7 +221,7 @@ def test_other_families_have_bins_too() -> None:
 
 AUTOMATIC: list[tuple[Any, dict[str, Any], int, bool]] = [
     (UnboundedDepthClassifier, {}, 500, True),
-    (UnboundedDepthClassifier, {}, 499, False),
+    (UnboundedDepthClassifier, {"cv": 1}, 499, False),
     (UnboundedDepthClassifier, {"numbers": "plain"}, 500, False),
     (UnboundedDepthClassifier, {"architecture": "transformer", "width": 8}, 500, False),
     (UnboundedDepthClassifier, {"weights": "meanfield"}, 500, False),
@@ -253,6 +253,19 @@ def test_the_default_of_wide_tables_is_plain() -> None:
     assert options.choose_numbers(600, 121, classes=True) == "plain"
     assert options.choose_numbers(1999, 3, classes=False) == "plain"
     assert ColumnOptions(numbers="binned").choose_numbers(10, 100, classes=False) == "binned"
+
+
+def test_unseen_rows_choose_the_encoding_of_smaller_tables() -> None:
+    options = ColumnOptions(bins=BinsDefault(classes=500, numbers=2000, options={}))
+    assert options.compares_numbers(1999, 3, classes=False)
+    assert not options.compares_numbers(2000, 3, classes=False)
+    assert options.compares_numbers(499, 3, classes=True)
+    assert not options.compares_numbers(500, 3, classes=True)
+    assert options.compares_numbers(100, 20, classes=False)
+    assert not options.compares_numbers(99, 3, classes=False)
+    assert not options.compares_numbers(199, 40, classes=False)
+    assert not ColumnOptions(numbers="plain", bins=options.bins).compares_numbers(300, 3, classes=False)
+    assert not ColumnOptions().compares_numbers(300, 3, classes=False)
 
 
 def test_an_unknown_encoding_is_refused() -> None:

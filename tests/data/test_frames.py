@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, split
-from fathomless.data.schema import Schema
+from fathomless.data.schema import Schema, choose_max_levels
 from fathomless.system.errors import DataError
 
 UTC = datetime.UTC
@@ -381,6 +381,42 @@ cells = {
     "c": st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=3),
     "d": st.none() | st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)),
 }
+
+
+def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
+    """Of more than 100 categories, those of a single row share a level with unseen ones."""
+    names = [f"c{i:03}" for i in range(150)]
+    X = pl.DataFrame({"c": names + names[:120]})
+    (column,) = fit_schema(X, max_levels="auto").columns
+    assert column.other
+    assert column.levels == tuple(names[:120])
+    new = encode(fit_schema(X, max_levels="auto"), pl.DataFrame({"c": ["c000", "c149", "unseen"]}))
+    assert np.array_equal(new.argmax(1), [0, 120, 120])
+    # at least 99 levels of their own, and at least one category shares the level of unseen ones
+    assert len(fit_schema(pl.DataFrame({"c": names}), max_levels="auto").columns[0].levels) == 99
+    (full,) = fit_schema(pl.DataFrame({"c": names * 2}), max_levels="auto").columns
+    assert full.other
+    assert len(full.levels) == 149
+    (few,) = fit_schema(pl.DataFrame({"c": names[:100]}), max_levels="auto").columns
+    assert not few.other
+    assert len(few.levels) == 100
+
+
+def test_automatic_levels_count_sample_weights() -> None:
+    names = [f"c{i:03}" for i in range(150)]
+    weight = np.where(np.arange(150) < 130, 2.0, 1.0)
+    weighted = fit_schema(pl.DataFrame({"c": names}), weight=weight, max_levels="auto")
+    assert weighted == fit_schema(pl.DataFrame({"c": names + names[:130]}), max_levels="auto")
+
+
+def test_automatic_levels_have_limited_numbers_of_values() -> None:
+    assert choose_max_levels(3000, 1) == 1000
+    assert choose_max_levels(100_000, 1) == 500
+    assert choose_max_levels(100_000, 2) == 250
+    assert choose_max_levels(10_000_000, 3) == 100
+    assert choose_max_levels(0, 0) == 1000
+    with pytest.raises(DataError, match="max_levels is 'all'; allowed are 'auto'"):
+        fit_schema(pl.DataFrame({"c": ["a"]}), max_levels="all")
 
 
 @pytest.mark.filterwarnings("ignore:.* rows, and all other values lie:fathomless.system.errors.DataWarning")

@@ -19,7 +19,10 @@ from fathomless.inference.variational.training import Training
 from fathomless.posterior.ensemble import list_members
 from fathomless.system.errors import PausedError
 
-SHORT: dict[str, Any] = {"epochs": 600, "width": 16, "cv": 3, "random_state": 0, "recalibrate": False}
+SHORT: dict[str, Any] = {
+    **{"epochs": 600, "width": 16, "cv": 3, "random_state": 0, "recalibrate": False},
+    "numbers": "plain",  # trials of the prior alone; those of the encoding are below
+}
 OPTIONS = [{"weight_prior": 1.0}, {"weight_prior": "columns"}]
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
@@ -231,6 +234,84 @@ def test_fits_without_trials(options: dict[str, Any]) -> None:
     X, y = planted(80, 1)
     given = {**SHORT, "epochs": 4, "width": 8, **options}
     assert UnboundedDepthRegressor(**given).fit(X, y).trials_ == []
+
+
+# ---- the encoding of columns of numbers
+
+
+def with_steps(rows: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 4))
+    return X, np.sign(X[:, 0]) + (X[:, 1] > 0.5) * X[:, 2] + 0.1 * rng.normal(size=rows)
+
+
+BOTH: dict[str, Any] = {**SHORT, "numbers": "auto"}
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_unseen_rows_choose_bins_for_steps(steps: bool, tmp_path: Any) -> None:
+    """The fit has the bytes of that with the chosen options, before and after it is saved."""
+    X, y = with_steps(240)
+    y = y if steps else np.random.default_rng(3).normal(size=240)
+    fitted = UnboundedDepthRegressor(**BOTH).fit(X, y)
+    assert [trial["options"] for trial in fitted.trials_] == [
+        {"numbers": "plain", "weight_prior": 1.0},
+        {"numbers": "plain", "weight_prior": "columns"},
+        {"numbers": "binned", "weight_prior": 1.0},
+    ]
+    (chosen,) = [trial["options"] for trial in fitted.trials_ if trial["chosen"]]
+    assert chosen["numbers"] == ("binned" if steps else "plain")
+    assert any(column.bins is not None for column in fitted.schema_.columns) == steps
+    assert fitted.n_features_in_ == 4
+    given = UnboundedDepthRegressor(**{**BOTH, **chosen}).fit(X, y)
+    assert given.schema_ == fitted.schema_
+    assert_same_networks(fitted, given)
+    again = load(fitted.save(tmp_path / "model"))
+    assert np.array_equal(again.predict(X), given.predict(X))
+
+
+def test_bins_are_compared_with_a_given_prior() -> None:
+    X, y = with_steps(150)
+    fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}, weight_prior=0.5).fit(X, y)
+    assert [trial["options"] for trial in fitted.trials_] == [{"numbers": "plain"}, {"numbers": "binned"}]
+
+
+def test_a_single_column_has_its_encoding_compared() -> None:
+    X, y = with_steps(150)
+    fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}).fit(X[:, :1], y)
+    assert [trial["options"] for trial in fitted.trials_] == [{"numbers": "plain"}, {"numbers": "binned"}]
+
+
+def test_the_logarithm_of_a_target_and_its_atoms_have_the_chosen_encoding() -> None:
+    """Both fits of a transform have trials, and the small networks of an atom see the features of the others."""
+    X, y = with_steps(300)
+    skewed = np.where(X[:, 3] > 0.8, 0.0, np.exp(2.0 * y))
+    options = {**BOTH, "recalibrate": True, "epochs": 200}
+    fitted = UnboundedDepthRegressor(**options).fit(X, skewed)
+    assert fitted.fit_diagnostics_.transform is not None
+    assert fitted.fit_diagnostics_.transform.used
+    assert fitted.hurdle_ is not None
+    assert len(fitted.trials_) == 3
+    (chosen,) = [trial["options"] for trial in fitted.trials_ if trial["chosen"]]
+    given = UnboundedDepthRegressor(**{**options, **chosen}).fit(X, skewed)
+    assert given.schema_ == fitted.schema_
+    assert np.array_equal(given.predict_dist(X).ppf(0.4), fitted.predict_dist(X).ppf(0.4))
+
+
+def test_tables_without_numbers_to_bin_have_no_such_trial() -> None:
+    X, y = with_steps(150)
+    fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}).fit(np.sign(X), y)
+    assert all("numbers" not in trial["options"] for trial in fitted.trials_)
+
+
+@pytest.mark.parametrize(
+    "options", [{"cv": 1}, {"structure_from": "elbo", "cv": 3}, {"candidates": {"activation": ["relu", "tanh"]}}]
+)
+def test_fits_without_trials_have_no_bins(options: dict[str, Any]) -> None:
+    X, y = with_steps(150)
+    fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 4, "width": 8, **options}).fit(X, y)
+    assert fitted.trials_ == []
+    assert all(column.bins is None for column in fitted.schema_.columns)
 
 
 def test_a_single_column_has_no_trials_and_classes_have() -> None:

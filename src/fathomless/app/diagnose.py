@@ -44,6 +44,8 @@ _UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the me
 _DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target that the columns determine
 _ERROR = 0.1  # its error relative to that of a constant prediction
 _ALONE = (0.2, 0.05)  # largest importance of all other columns, in nats per row and relative to that of this column
+_WITHOUT = 0.03  # importance of a column without effect, relative to the gain over a constant prediction
+_MANY_COLUMNS = 0.25  # smallest reported share of such columns
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
@@ -299,6 +301,26 @@ def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
         f"Check that {found.columns[0]!r} is known when predictions are made, and is not computed from the target. "
         "Otherwise drop the column, and fit again.",
     )
+
+
+def _columns_without_importance(summary: FitSummary) -> Iterator[Finding]:
+    """Report columns whose importance is near zero, by its upper limit of two standard errors."""
+    found = summary.importance
+    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
+    if found is None or not unseen or unseen[0].task == "density":
+        return
+    gain = unseen[0].scores["log_likelihood"].value - unseen[0].baseline["log_likelihood"].value
+    limit = min(_MATERIAL * _count_targets(summary.estimator), _WITHOUT * gain)
+    without = [name for name, high in zip(found.columns, found.loss + 2.0 * found.error, strict=True) if high < limit]
+    if len(without) >= _MANY_COLUMNS * len(found.columns):
+        yield Finding(
+            "advice",
+            "Columns without importance",
+            f"Permuting one of {len(without)} of {len(found.columns)} columns lowers the log-likelihood by less than "
+            f"{limit:.2g} nats per row, within two standard errors: {some(without)}.",
+            "Fit again without them, and keep the fit with the higher validation_score_. A column that repeats another "
+            "one has no importance of its own: do not drop both.",
+        )
 
 
 def _most_weight_of_trees(summary: FitSummary) -> Iterator[Finding]:
@@ -632,6 +654,7 @@ _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _behind_linear,
     _determined_by_one_column,
+    _columns_without_importance,
     _most_weight_of_trees,
     _overfitting,
     _distribution_shift,

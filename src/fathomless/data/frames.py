@@ -31,6 +31,7 @@ from fathomless.data.cells import (
     to_numpy,
 )
 from fathomless.data.schema import (
+    FEW_LEVELS,
     MISSING,
     NUMBERS,
     UNSEEN,
@@ -40,6 +41,7 @@ from fathomless.data.schema import (
     Schema,
     check_encoded,
     check_option,
+    choose_max_levels,
     encode_as_numbers,
     encode_column,
     family,
@@ -79,7 +81,7 @@ def fit_schema(
     missing: str = "auto",
     unseen: str = "error",
     standardize: bool = True,
-    max_levels: int = 100,
+    max_levels: int | str = FEW_LEVELS,
     limit: bool = True,
     numbers: str = "plain",
 ) -> Schema:
@@ -101,9 +103,10 @@ def fit_schema(
     standardize : bool
         Center and scale numbers and dates by their weighted mean and (population) standard deviation.
         Constant columns keep the scale 1, so that they are encoded as 0.
-    max_levels : int
+    max_levels : int or "auto"
         A column with more categories keeps the most frequent ``max_levels - 1``; all others, and unseen categories,
-        share one level "(other)".
+        share one level "(other)". With "auto", a column with more than 100 categories keeps those of two rows or more,
+        but at most 1,000, or fewer in a table of more than 50,000 rows (down to 100).
     limit : bool
         True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are
         excluded from mean and standard deviation. Values are clipped to the range of the other values, extended by its
@@ -133,14 +136,21 @@ def fit_schema(
     check_option("missing", missing, MISSING)
     check_option("unseen", unseen, UNSEEN)
     check_option("numbers", numbers, NUMBERS)
+    if isinstance(max_levels, str):
+        check_option("max_levels", max_levels, ("auto",))
     table = _read_table(X, names)
+    largest = 1.0 if weight is None else float(np.max(np.asarray(weight, dtype=np.float64), initial=0.0))
     weight, keep = check_weight(weight, table.rows)
     allowed = missing == "impute" or (missing == "auto" and table.framed)
     columns = []
-    bins = 0
-    if numbers == "binned":  # a pass of its own, since the cells of all columns need not fit into memory
-        bins = choose_bin_count(sum(cells.kind == "numeric" for cells in table.cells()))
-    options: dict[str, Any] = {"standardize": standardize, "max_levels": max_levels, "limit": limit, "bins": bins}
+    options: dict[str, Any] = {"standardize": standardize, "limit": limit, "max_levels": max_levels}
+    automatic = max_levels == "auto"
+    if numbers == "binned" or automatic:  # a pass of its own, since the cells of all columns need not fit into memory
+        kinds = [cells.kind for cells in table.cells()]
+        options["bins"] = choose_bin_count(kinds.count("numeric")) if numbers == "binned" else 0
+    if automatic:
+        options["max_levels"] = choose_max_levels(table.rows, kinds.count("category"))
+        options["least_weight"] = 2.0 if weight is None else 2.0 * float(weight.max()) / largest
     for name, cells in zip(table.names, table.cells(), strict=True):
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)

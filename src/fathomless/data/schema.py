@@ -19,6 +19,7 @@ from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
+    "FEW_LEVELS",
     "MISSING",
     "NUMBERS",
     "UNSEEN",
@@ -33,6 +34,7 @@ __all__ = [
     "check_encoded",
     "check_fields",
     "check_option",
+    "choose_max_levels",
     "compute_moments",
     "encode_as_numbers",
     "encode_column",
@@ -57,6 +59,8 @@ UNSEEN = ("error", "ignore")
 #: Encodings of columns of numbers.
 NUMBERS = ("plain", "binned")
 _FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
+FEW_LEVELS = 100  #: largest number of categories of a column that are all levels of their own
+_MOST_LEVELS, _LEVEL_VALUES = 1000, 50_000_000  # largest number of levels of a column, and values of all their features
 _MOST = 100_000  # maximum categories of a column that is read part by part
 _KINDS = ("numeric", "boolean", "category", "date")
 _CYCLES = ("day of year, sin", "day of year, cos", "weekday, sin", "weekday, cos")
@@ -271,14 +275,18 @@ def fit_column(
     *,
     standardize: bool,
     max_levels: int,
+    least_weight: float = 0.0,
     limit: bool = True,
     bins: int = 0,
 ) -> Column:
-    """Fit the encoding of a column with at least one value, with at most `bins` bins; warn of outliers."""
+    """Fit the encoding of a column with at least one value, with at most `bins` bins; warn of outliers.
+
+    If `least_weight` is positive, a column of more than 100 categories has levels for those of at least this weight.
+    """
     if max_levels < 2:
         raise DataError(f"max_levels is {max_levels}; it must be at least 2")
     if cells.kind == "category":
-        return _fit_category(name, cells, weight, max_levels)
+        return _fit_category(name, cells, weight, max_levels, least_weight)
     return _fit_number(name, cells, weight, standardize, limit, bins)
 
 
@@ -470,15 +478,26 @@ class Tally:
         return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps, limits=limits, bins=fitted)
 
 
-def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int) -> Column:
+def choose_max_levels(rows: int, categorical: int) -> int:
+    """Return the largest number of levels of a column, for N rows and a number of columns of categories.
+
+    It is from 100 to 1,000, so that the features of the levels have about 5 · 10⁷ values in total.
+    """
+    return min(max(_LEVEL_VALUES // max(rows * categorical, 1), FEW_LEVELS), _MOST_LEVELS)
+
+
+def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int, least: float) -> Column:
     values = cells.levels()
     levels = _sort_levels(name, values)
-    other = len(levels) > max_levels
+    other = len(levels) > (FEW_LEVELS if least > 0.0 else max_levels)
     if other:
         index: dict[Any, int] = {level: i for i, level in enumerate(levels)}
         codes = np.fromiter((index.get(v, len(levels)) for v in values), np.int64, len(values))
         counts = np.bincount(codes, weights=weight, minlength=len(levels))[: len(levels)]
-        frequent = np.argsort(-counts, kind="stable")[: max_levels - 1]
+        kept = max_levels - 1
+        if least > 0.0:  # at least one level is not kept, so that unseen categories have a level
+            kept = min(kept, max(int((counts >= least).sum()), FEW_LEVELS - 1), len(levels) - 1)
+        frequent = np.argsort(-counts, kind="stable")[:kept]
         levels = [levels[i] for i in sorted(frequent)]
     return Column(name, "category", levels=tuple(levels), other=other, gaps=bool(cells.missing.any()))
 

@@ -1,8 +1,7 @@
 """Base classes of all estimators: the scikit-learn interface to fitting, predicting, saving and loading.
 
-An estimator prepares a table and passes it to an inference strategy, from
-:mod:`fathomless.estimators.variational` or :mod:`fathomless.estimators.markov_chains`. Tasks (classification,
-regression, density) are in :mod:`fathomless.estimators.tasks`.
+An estimator prepares a table and passes it to a strategy, from :mod:`fathomless.estimators.variational` or
+:mod:`fathomless.estimators.markov_chains`. Tasks are in :mod:`fathomless.estimators.tasks`.
 """
 
 import contextlib
@@ -254,8 +253,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _strategy(self, prepared: Prepared) -> Strategy:
         """Return the inference strategy for the options."""
 
-    def _infer(self, prepared: Prepared, session: Session | None = None) -> Fitted:
-        """Compute the posterior with the strategy, recalibrate it, and add the atoms of the target."""
+    def _infer(self, prepared: Prepared, session: Session | None = None) -> tuple[Prepared, Fitted]:
+        """Compute the posterior with the strategy and the second stage; return also the table with its encoding."""
         problem = self._problem()
         check_second_stage(problem.task, prepared)
         others = leave_out_atoms(prepared)
@@ -312,6 +311,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             task, y = replace(task, censored=True), read_bounds(y, censored)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=task, columns=self._column_options(), before=before)
+        table = table if again is None else replace(table, undecided=again.undecided)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
         if again is not None and again.fold_of_row is not None and isinstance(plan.folds, Splitter):
             plan = replace(plan, folds=again.fold_of_row[: len(again.fold_of_row) // plan.copies])
@@ -382,7 +382,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             task.target_class,
             missing=columns.missing,
             unseen=columns.unseen,
-            max_levels=columns.max_levels,
+            max_levels=columns.fixed_levels,
             numbers=columns.choose_numbers(source.rows, first.shape[1], classes=task.of_classes),
         )
         if before is None and isinstance(task, ClassTask):
@@ -438,7 +438,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _fit(
         self,
         prepare: Callable[[], Prepared],
-        infer: Callable[[Prepared], Fitted] | None = None,
+        infer: Callable[[Prepared], tuple[Prepared, Fitted]] | None = None,
         prepare_again: Callable[[Prepared], Prepared] | None = None,
     ) -> Self:
         """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged.
@@ -452,32 +452,32 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             memory.explain_out_of_memory(_MEMORY_REMEDY),
         ):
             prepared = prepare()
-            fitted = (infer or self._infer)(prepared)
+            table, fitted = (infer or self._infer)(prepared)
             if prepare_again is not None and not self._is_continued():
-                prepared, fitted = self._try_transform(prepared, fitted, prepare_again)
-            self._store(prepared, fitted)
+                table, fitted = self._try_transform(prepared, table, fitted, prepare_again)
+            self._store(table, fitted)
         # after the state is stored: if warnings are errors, the estimator is fitted nevertheless
         for text in fitted.warnings:
             warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
 
     def _try_transform(
-        self, prepared: Prepared, fitted: Fitted, prepare_again: Callable[[Prepared], Prepared]
+        self, prepared: Prepared, table: Prepared, fitted: Fitted, prepare_again: Callable[[Prepared], Prepared]
     ) -> tuple[Prepared, Fitted]:
         """Fit a transformed target too, if the rows suggest it, and return the better table and fit."""
         refused = self._list_uncensored()
         if set(refused) - {"neighbors=True", "trees=True"}:  # chains, and heads whose predictions are not Gaussian
-            return prepared, fitted
+            return table, fitted
 
         def fit_again(target: TargetScale) -> tuple[Prepared, Fitted]:
-            table = prepare_again(replace(prepared, target=target))
-            return table, self._infer(table, self._session().subsession("transformed"))
+            again = prepare_again(replace(prepared, target=target))
+            return self._infer(again, self._session().subsession("transformed"))
 
         split_by = self._split_by
-        table, chosen = try_transform(prepared, fitted, self._task(), fit_again, bounds=not refused)
-        if table is prepared:
+        chosen = try_transform(table, fitted, self._task(), fit_again, bounds=not refused)
+        if chosen[0] is table:
             self._split_by = split_by
-        return table, chosen
+        return chosen
 
     def _session(self) -> Session:
         """Return the callbacks, checkpoint and display of a fit."""

@@ -18,7 +18,7 @@ import torch
 
 from fathomless.data.censoring import encode_bounds, fit_bounds
 from fathomless.data.frames import encode, fit_schema
-from fathomless.data.schema import Schema, some
+from fathomless.data.schema import FEW_LEVELS, Schema, some
 from fathomless.data.targets import (
     ClassLabels,
     Indicators,
@@ -48,6 +48,7 @@ __all__ = ["BinsDefault", "ClassTask", "ColumnOptions", "NumberTask", "Task", "b
 Array = npt.NDArray[Any]
 _COARSE = 0.1  # step of a lattice in standard deviations above which it bounds a predicted scale
 _ROWS_PER_COLUMN = 5  # below which columns of numbers have no bins by default
+_FEWEST_ROWS = 100  # from which unseen rows choose between the encodings of numbers
 _HIGHEST_FLOOR = 0.4  # largest such bound, below the initial scale
 
 
@@ -58,7 +59,8 @@ class BinsDefault:
     Attributes
     ----------
     classes, numbers : int
-        Numbers of rows from which columns of numbers have bins, for a target of classes and of numbers.
+        Numbers of rows from which columns of numbers have bins, for a target of classes and of numbers. For smaller
+        tables, unseen rows choose between "plain" and "binned".
     options : mapping of str to tuple
         Values of options for which this was measured; with other values, columns have no bins.
     """
@@ -79,8 +81,10 @@ class ColumnOptions:
 
     Attributes
     ----------
-    missing, unseen, max_levels
+    missing, unseen
         As in :func:`~fathomless.data.frames.fit_schema`.
+    max_levels : int or "auto"
+        The same. "auto" is 100 if there is no rule `bins`: more levels were not measured then.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers.
     bins : BinsDefault, optional
@@ -89,9 +93,14 @@ class ColumnOptions:
 
     missing: str = "auto"
     unseen: str = "error"
-    max_levels: int = 100
+    max_levels: int | str = "auto"
     numbers: str = "auto"
     bins: BinsDefault | None = None
+
+    @property
+    def fixed_levels(self) -> int:
+        """Largest number of levels of a column if "auto" is 100."""
+        return FEW_LEVELS if isinstance(self.max_levels, str) else self.max_levels
 
     def choose_numbers(self, rows: int, columns: int, *, classes: bool) -> str:
         """Return the encoding of columns of numbers for a table of N rows and C columns, "plain" or "binned".
@@ -103,6 +112,16 @@ class ColumnOptions:
         if self.bins is None or rows < _ROWS_PER_COLUMN * columns:
             return "plain"
         return "binned" if rows >= (self.bins.classes if classes else self.bins.numbers) else "plain"
+
+    def compares_numbers(self, rows: int, columns: int, *, classes: bool) -> bool:
+        """Return True if unseen rows should choose the encoding of columns of numbers.
+
+        These are tables of at least 100 rows for which "auto" may be "binned", and which have fewer rows than the rule
+        requires.
+        """
+        if self.numbers != "auto" or self.bins is None or rows < max(_FEWEST_ROWS, _ROWS_PER_COLUMN * columns):
+            return False
+        return self.choose_numbers(rows, columns, classes=classes) == "plain"
 
 
 @dataclass(frozen=True)
@@ -127,10 +146,16 @@ class _Rows:
             weight=weight,
             missing=options.missing,
             unseen=options.unseen,
-            max_levels=options.max_levels,
+            max_levels=options.fixed_levels if options.bins is None else options.max_levels,
             limit=not self.density,
             numbers="plain" if self.density else numbers,
         )
+
+    def compares_numbers(self, X: Any, options: ColumnOptions) -> bool:
+        """Return True if unseen rows should choose the encoding of the columns of numbers of a table."""
+        if self.density or len(X.shape) != 2:
+            return False
+        return options.compares_numbers(len(X), X.shape[1], classes=self.of_classes)
 
     def encode_rows(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""

@@ -81,7 +81,7 @@ class Incremental(VariationalEstimator, ABC):
             partial(self._prepare_part, X, y, sample_weight, classes), partial(self._pass, total_rows=total_rows)
         )
 
-    def _pass(self, prepared: Prepared, total_rows: float | None) -> Fitted:
+    def _pass(self, prepared: Prepared, total_rows: float | None) -> tuple[Prepared, Fitted]:
         """Train for one epoch, and store the state of the training."""
         self._check_one_network()
         rows = cast(Rows, prepared.train)
@@ -127,7 +127,7 @@ class Incremental(VariationalEstimator, ABC):
         if isinstance(previous, CrossFitDiagnostics):  # the options that the network was built with
             diagnostics = cast(CrossFitDiagnostics, trained.diagnostics)
             trained = replace(trained, diagnostics=replace(diagnostics, trials=previous.trials))
-        return trained
+        return prepared, trained
 
     def _continued_problem(self) -> Problem:
         """Return the problem that continues from the fitted network, or from the first of several."""

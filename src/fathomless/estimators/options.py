@@ -52,13 +52,16 @@ class TableOptions:
     unseen : {"error", "ignore"}
         Categories that are not in the training set: "error" raises an error, "ignore" encodes them as none of the known
         categories.
-    max_levels : int
+    max_levels : int or "auto"
         Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
+        "auto" is 100. For networks of unbounded depth with point estimates, it is up to 1,000 (fewer beyond 50,000
+        rows); of more than 100 categories, those of a single row share one level.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers: "plain" is one standardised feature. "binned" adds a bounded copy, indicators of
         frequent values, and bins, which show masses and steps of a column to the first layer. "auto" is "binned" for
         networks of unbounded depth with point estimates from 500 rows on for classes and from 2,000 rows on for
-        numbers, if there are five rows or more for each column, and "plain" otherwise.
+        numbers. From 100 rows on, a short training of cross-fitted networks chooses between both by out-of-fold rows.
+        With fewer rows, or fewer than five rows for each column, and for all other networks, "auto" is "plain".
     device : str
         Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}
@@ -75,7 +78,7 @@ class TableOptions:
 
     missing: str = option("auto", "choice", names=("auto", "error", "impute"))
     unseen: str = option("error", "choice", names=("error", "ignore"))
-    max_levels: int = option(100, "whole", least=2)
+    max_levels: "int | str" = option("auto", "whole", "auto", least=2)
     numbers: str = option("auto", "choice", names=("auto", "plain", "binned"))
     device: str = option("auto", "text")
     precision: str = option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))

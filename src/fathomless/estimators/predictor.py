@@ -27,7 +27,7 @@ from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.conformal import ConformalScores, interval_bounds, unit_moments
 from fathomless.posterior.distributions import NumberPredictive
 from fathomless.posterior.ensemble import Ensemble, list_members
-from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics, choose_options
 from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_atom_networks
 from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
@@ -477,7 +477,7 @@ def _build_models(
     chosen: Mapping[str, Any] = {}
     if isinstance(diagnostics, CrossFitDiagnostics):
         kinds = diagnostics.kinds
-        chosen = next((trial.options for trial in diagnostics.trials if trial.chosen), {})
+        chosen = choose_options(diagnostics.trials)
     kinds = kinds or [Candidate(options=dict(chosen), weight=1.0, networks=len(members))]
     if sum(kind.networks for kind in kinds) != len(members):
         raise DataError(f"its candidate architectures do not have {len(members)} networks in total")

@@ -5,7 +5,7 @@ A fit calls :func:`read`, which encodes a table, then :func:`prepare`, which spl
 """
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -87,6 +87,8 @@ class Prepared:
         True if equal rows are separate observations, which are left out one by one; copies are left out together.
     ordered : bool
         True if the folds depend on the order of the rows: blocks, and given folds or splits.
+    undecided : bool
+        True if `schema` has bins, and unseen rows choose between it and its plain encoding; see :meth:`with_numbers`.
     repeats : EqualRows, optional
         Equal rows of the table, if there are any.
     mass : Tensor, shape (M,), optional
@@ -113,11 +115,25 @@ class Prepared:
     group: Tensor | None = None
     apart: bool = False
     ordered: bool = False
+    undecided: bool = False
     repeats: EqualRows | None = None
     mass: Tensor | None = None
     resumed: list[dict[str, str]] = field(default_factory=list)
     atom: Tensor | None = None
     atom_held_out: Tensor | None = None
+
+    def with_numbers(self, numbers: str) -> "Prepared":
+        """Return the table with an encoding of columns of numbers, "plain" or "binned", if it is undecided."""
+        if not self.undecided:
+            return self
+        if numbers == "binned":
+            return replace(self, undecided=False)
+        features = torch.tensor(self.schema.plain_features, device=self.device)
+        assert isinstance(self.train, Rows)
+        train = replace(self.train, x=self.train.x[:, features])
+        valid = None if self.valid is None else replace(self.valid, x=self.valid.x[:, features])
+        schema = self.schema.plain
+        return replace(self, schema=schema, inputs=schema.width, train=train, valid=valid, undecided=False)
 
     @property
     def censored(self) -> bool:
@@ -222,6 +238,8 @@ class Table:
         Indices of these rows in the table.
     rows : int
         Number of rows of the table.
+    undecided : bool
+        True if unseen rows choose between `schema` and its plain encoding.
     """
 
     schema: Schema
@@ -233,6 +251,7 @@ class Table:
     groups: Array | None
     kept: Array
     rows: int
+    undecided: bool = False
 
     @property
     def count(self) -> float:
@@ -279,10 +298,14 @@ def read(
     if weight is not None:
         warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
     groups = None if groups is None else read_groups(groups, rows)[kept]
+    undecided = before is None and task.compares_numbers(X, columns)
+    if undecided:
+        columns = replace(columns, numbers="binned")
     schema, target = before or (task.fit_schema(X, weight, columns), task.fit_target(y, weight))
     x = task.encode_rows(schema, X)
     z = task.encode_target(target, y)
-    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows)
+    undecided = undecided and any(column.bins is not None for column in schema.columns)
+    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows, undecided)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
 
@@ -330,6 +353,7 @@ def prepare(
         "device": device,
         "apart": rows.apart,
         "ordered": plan.ordered,
+        "undecided": table.undecided,
         "repeats": _summarize(equal),
     }
     if folds is not None:
@@ -352,7 +376,7 @@ def prepare(
         )
     train, valid, held = _hold_out(tensors, plan.share, seed, unit, atom)
     trained = torch.from_numpy(np.setdiff1d(np.arange(len(tensors)), held))
-    return Prepared(
+    single = Prepared(
         table.schema,
         table.target,
         table.inputs,
@@ -365,6 +389,7 @@ def prepare(
         atom_held_out=None if atom is None else atom[torch.from_numpy(held)],
         **common,
     )
+    return single.with_numbers("plain")  # a single network has no unseen rows to spare for a choice
 
 
 def _number_atoms(target: Target, rows: Encoded) -> Tensor | None:

@@ -8,6 +8,7 @@ from fathomless.estimators.problem import Problem
 from fathomless.estimators.recalibration import recalibrate
 from fathomless.estimators.trees import check_trees, pool_with_trees
 from fathomless.inference.runs.run import Fitted
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, choose_options
 
 __all__ = ["add_second_stage", "check_second_stage"]
 
@@ -24,7 +25,7 @@ def check_second_stage(task: Task, table: Prepared) -> None:
     check_trees(task, table)
 
 
-def add_second_stage(fitted: Fitted, others: Prepared, table: Prepared, problem: Problem) -> Fitted:
+def add_second_stage(fitted: Fitted, others: Prepared, table: Prepared, problem: Problem) -> tuple[Prepared, Fitted]:
     """Add the recalibration, boosted trees, and the probabilities of atoms of the target.
 
     Parameters
@@ -35,5 +36,15 @@ def add_second_stage(fitted: Fitted, others: Prepared, table: Prepared, problem:
         Table without the atoms of the target, to which the networks were fitted, and the whole table.
     problem : Problem
         Networks and task of the fit.
+
+    Returns
+    -------
+    Prepared
+        Table with the encoding that the trials of the fit chose.
+    Fitted
+        Complete fit.
     """
-    return add_atoms(pool_with_trees(recalibrate(fitted, others, problem), others, problem), table)
+    trials = fitted.diagnostics.trials if isinstance(fitted.diagnostics, CrossFitDiagnostics) else ()
+    numbers = choose_options(trials).get("numbers", "plain")
+    others, table = others.with_numbers(numbers), table.with_numbers(numbers)
+    return table, add_atoms(pool_with_trees(recalibrate(fitted, others, problem), others, problem), table)

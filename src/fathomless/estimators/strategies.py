@@ -34,7 +34,7 @@ from fathomless.inference.variational.training import (
     automatic_epochs,
     automatic_structure_rate,
 )
-from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial, choose_options
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import ConvergenceWarning, DataWarning, DivergenceError
@@ -228,14 +228,16 @@ class CrossFit:
         """Compute the networks, the posterior over structure and the noise."""
         settings = {"calibrate": self.svi.plan.calibrate, "free_noise": self.free_noise}
         if len(self.candidates) > 1:
+            table = table.with_numbers("plain")
             assert table.folds is not None
             fits = self._cross_fit_candidates(problem, table, session)
             return self._shrink_noise(combine(fits, self.candidates, table.folds[0], **settings), table)
         trials = self._compare_trials(problem, table, session)
-        for trial in trials:
-            if trial.chosen:
-                problem = replace(problem, networks=problem.networks._copy_with(trial.options))
-                session = replace(session, lasting={**session.lasting, **trial.options})
+        chosen = choose_options(trials)
+        if chosen:
+            problem = replace(problem, networks=problem.networks._copy_with(chosen))
+            session = replace(session, lasting={**session.lasting, **chosen})
+        table = table.with_numbers(chosen.get("numbers", "plain"))
         fitted, seen, search = self.train_networks(problem, table, session)
         if trials:
             fitted = replace(fitted, diagnostics=replace(cast(CrossFitDiagnostics, fitted.diagnostics), trials=trials))
@@ -256,14 +258,16 @@ class CrossFit:
         found: list[RowScores | None] = []
         for i, options in enumerate(self.search.trials):
             tried = replace(problem, networks=problem.networks._copy_with(options))
+            encoded = table.with_numbers(options.get("numbers", "plain"))
+            assert isinstance(encoded.train, Rows)
             part = replace(session, callbacks=(), verbose=0).subsession(f"trial-{i}", **options)
             search = StructureSearch(training.epochs, self.search.law, **settings)
             try:
                 with warnings.catch_warnings():  # of networks that are not those of the fit
                     warnings.simplefilter("ignore", ConvergenceWarning)
-                    starts = tried.starts(table, len(inside))
-                    given = _settings(table, part, starts[0], training)
-                    fitted, _ = crossfit(starts, table.train, inside, outside, search=search, **given)
+                    starts = tried.starts(encoded, len(inside))
+                    given = _settings(encoded, part, starts[0], training)
+                    fitted, _ = crossfit(starts, encoded.train, inside, outside, search=search, **given)
             except DivergenceError:
                 if not found:
                     return ()

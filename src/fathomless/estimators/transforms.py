@@ -1,6 +1,6 @@
 """A logarithmic transform of a skewed target, chosen by out-of-fold rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -90,14 +90,14 @@ def try_transform(
 
 def _propose(table: Prepared, target: TargetScale, *, cells: bool) -> tuple[TargetScale, TransformFit] | None:
     """Return the encoding with the proposed transform, and its record; None if no transform is proposed."""
-    x, y, weight = _read_others(target, cast(Rows, table.train), table.atom)
+    x, y, weight = _read_others(target, cast(Rows, table.train), table.atom, table.schema.plain_features)
     proposal = propose_transform(x, y, weight)
     if proposal is None:
         return None
     transform = proposal.transform
     encoding = target.with_transform(transform, y.numpy(), None if weight is None else weight.numpy(), cells=cells)
     if table.folds is None and table.valid is not None:
-        _, scored, weight = _read_others(target, table.valid, table.atom_held_out)
+        _, scored, weight = _read_others(target, table.valid, table.atom_held_out, table.schema.plain_features)
         if len(scored):
             encoding = encoding.with_slope(scored.numpy(), None if weight is None else weight.numpy())
     record = TransformFit(
@@ -112,9 +112,11 @@ def _propose(table: Prepared, target: TargetScale, *, cells: bool) -> tuple[Targ
     return encoding, record
 
 
-def _read_others(target: TargetScale, rows: Rows, atom: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return features, targets in their units and weights of the rows that are not at atoms, in double precision."""
+def _read_others(
+    target: TargetScale, rows: Rows, atom: Tensor | None, features: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return some features, targets in their units, and weights, without rows at atoms, in double precision."""
     others = slice(None) if atom is None else torch.nonzero(atom == 0).flatten()
-    x = rows.x.double().cpu()[others]
+    x = rows.x.double().cpu()[others][:, list(features)]
     y = torch.from_numpy(target.decode(rows.y.double().cpu().numpy())).reshape(-1)[others]
     return x, y, None if rows.weight is None else rows.weight.double().cpu()[others]

@@ -270,4 +270,4 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     ):
         if problem.head != "point":
             fitted = fit_heads_in_sample(fitted, problem.head, others, calibrate=estimator.calibrate)
-        estimator._store(table, add_second_stage(fitted, others, table, problem))
+        estimator._store(*add_second_stage(fitted, others, table, problem))

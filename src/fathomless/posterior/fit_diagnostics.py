@@ -4,7 +4,7 @@ Every kind of inference has its own dataclass. Fields are plain values. :meth:`D
 flat mapping, without those that have their default value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ __all__ = [
     "StructureWeights",
     "TreesFit",
     "Trial",
+    "choose_options",
 ]
 
 
@@ -375,6 +376,11 @@ class Trial(Record):
         """Check that the options are a mapping."""
         if not isinstance(self.options, dict):
             raise DataError("its trials lack their options")
+
+
+def choose_options(trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the options of the chosen trial; empty without trials."""
+    return next((dict(trial.options) for trial in trials if trial.chosen), {})
 
 
 @dataclass(frozen=True, kw_only=True)

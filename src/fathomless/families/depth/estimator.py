@@ -149,8 +149,13 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         if not self._uses_hmc():
             search = self._search()
             linear = self.architecture in ("mlp", "residual")  # "columns" needs a linear first layer
-            if self.weight_prior == "auto" and self._choice("weights") == "map" and linear and prepared.inputs > 1:
-                search = replace(search, trials=_PRIORS)
+            free = self.weight_prior == "auto" and self._choice("weights") == "map" and linear
+            several = prepared.with_numbers("plain").inputs > 1
+            priors: tuple[Mapping[str, Any], ...] = _PRIORS if free and several else ({},)
+            trials = priors
+            if prepared.undecided:
+                trials = (*({"numbers": "plain", **prior} for prior in priors), {"numbers": "binned", **priors[0]})
+            search = replace(search, trials=trials)
             return Then(
                 self._cross_fit_or_svi(search, prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),

@@ -35,7 +35,11 @@ def features(table: pa.Table) -> pa.Table:
 
 PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "new category": ({"colour": ["mauve"] * N}, [], "column 'colour' has the category 'mauve' in 90 of 90 rows"),
-    "missing value": ({"size": [None] + [0.5] * (N - 1)}, [], "column 'size' has missing values (NaN) in 1 of 90 rows"),
+    "missing value": (
+        {"size": [None] + [0.5] * (N - 1)},
+        ["--missing", "error"],
+        "column 'size' has missing values (NaN) in 1 of 90 rows",
+    ),
     "text for number": ({"size": ["big"] * N}, [], "column 'size', row 1 after the header: 'big' is not a number"),
     "number for truth": ({"new": [7] * N}, [], "column 'new'"),
     "infinity": ({"size": [float("inf")] * N}, [], "column 'size' contains infinity in 90 of 90 rows"),
@@ -89,7 +93,7 @@ def test_a_prediction_that_fails_leaves_the_old_one(call: Call, monkeypatch: pyt
     before = predicted(call)
     monkeypatch.setattr(tables, "batches", functools.partial(tables.batches, rows=40))
     write("new.csv", houses(size=[0.5] * (N - 1) + [None]))
-    refused(call("predict", "run", "new.csv", "--out", "predictions.csv"), "column 'size' has missing values")
+    refused(call("predict", "run", "new.csv", "--out", "predictions.csv", "--missing", "error"), "missing values")
     assert tables.read("predictions.csv").frame.equals(before)
 
 
@@ -333,6 +337,40 @@ def test_gaps_are_filled_where_training_had_some_or_was_told_to(call: Call) -> N
         for data in (gaps, empty):
             assert len(predicted(call, run=run, data=data)) == N
             assert call("evaluate", run, data).code == 0
+
+
+def test_gaps_that_training_did_not_have_are_filled_with_a_note(call: Call) -> None:
+    """A row with a missing number has the prediction of the mean, and other rows those of a complete table."""
+    fitted(call)
+    expected = predicted(call)
+    size, colour = houses()["size"].to_pylist(), houses()["colour"].to_pylist()
+    new = write("gaps.csv", houses(size=[size[0], None, *size[2:]], colour=[*colour[:3], None, *colour[4:]]))
+    said = call("predict", "run", new, "--out", "filled.csv")
+    assert said.code == 0
+    assert "2 of 90 rows have missing values in columns that had none in the training table" in said.err
+    assert "'size' in row 2; 'colour' in row 4. --missing error refuses such rows" in said.err
+    found = tables.read("filled.csv").frame
+    others = np.setdiff1d(np.arange(N), [1, 3])
+    assert found.take(others).equals(expected.take(others))
+    mean = np.mean(size)
+    at_mean = predicted(call, data=write("mean.csv", houses(size=[size[0], mean, *size[2:]])))
+    numbers = [name for name in found.column_names if column(found, name).dtype.kind == "f"]
+    assert numbers
+    for name in numbers:
+        assert column(found, name)[1] == pytest.approx(column(at_mean, name)[1], rel=1e-9)
+    for command in ("evaluate", "explain"):
+        assert "2 of 90 rows have missing values" in call(command, "run", new).err
+        refused(call(command, "run", new, "--missing", "error"), "has missing values (NaN) in 1 of 90 rows")
+    fit(call, "price", "--missing", "error", out="strict")
+    refused(call("predict", "strict", new), "missing values")
+    assert call("predict", "strict", new, "--missing", "impute").code == 0
+
+
+def test_many_gaps_are_counted(call: Call) -> None:
+    fitted(call)
+    said = call("predict", "run", write("gaps.csv", houses(size=[None] * N)))
+    assert "90 of 90 rows have missing values" in said.err
+    assert "'size' in rows 1, 2, 3, 4, 5 and 85 more" in said.err
 
 
 def test_intervals_are_named_by_their_levels(call: Call) -> None:

@@ -94,7 +94,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     )
     _run_argument(evaluate)
     _data_arguments(evaluate)
-    _unseen_argument(evaluate)
+    _new_value_arguments(evaluate)
     evaluate.add_argument(
         "--weight",
         metavar="COLUMN",
@@ -138,11 +138,17 @@ def _sample_parser(names: Any, run: Command) -> None:
     )
 
 
-def _unseen_argument(parser: argparse.ArgumentParser) -> None:
+def _new_value_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unseen",
         choices=("error", "ignore"),
         help="treatment of levels that the training table does not have (default: as in the fit)",
+    )
+    parser.add_argument(
+        "--missing",
+        choices=("impute", "error"),
+        help="treatment of missing values in columns that had none in the training table: the mean of that table and a "
+        "note, or an error (default: impute, unless the fit had --missing error)",
     )
 
 
@@ -185,7 +191,7 @@ def _explain_parser(names: Any, run: Command) -> None:
         "--rows", type=_rows, default=1000, metavar="N", help="maximum number of rows of DATA to use (default: 1000)"
     )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the permutations (default: 0)")
-    _unseen_argument(parser)
+    _new_value_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -232,7 +238,7 @@ def _predict_parser(names: Any, run: Command) -> None:
     predict.add_argument(
         "--key", metavar="COLUMN", help="column with the names of the rows; first column of the output"
     )
-    _unseen_argument(predict)
+    _new_value_arguments(predict)
     predict.add_argument(
         "--out",
         type=_name,

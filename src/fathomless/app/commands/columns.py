@@ -1,8 +1,9 @@
 """Roles of the columns of a table: targets, features, keys, weights and groups."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ _IDENTIFIER = re.compile(  # usual names of identifiers
 _LEAST_TEXT = 20  # minimum number of rows to take a column of distinct texts for an identifier
 _TIES = 7.0  # expected number of pairs of equal values; above it, exp(-7) < 0.001 of the measurements have no such pair
 _ODD = 10  # maximum number of odd cells in a note
+_GAPS = 5  # maximum number of rows of a column in a note on missing values
 _CLASSES = 10  # maximum number of distinct integers that are taken for classes
 
 Array = npt.NDArray[Any]
@@ -459,6 +461,70 @@ def target_kinds(names: Sequence[str], labels: Sequence[Any] | None) -> dict[str
     families = {"numeric"} if labels is None else {family(label) for label in labels}
     kind = {"text": "category", "boolean": "boolean"}.get(families.pop(), "numeric")
     return dict.fromkeys(names, kind)
+
+
+def treat_new_values(schema: Schema, unseen: str | None, missing: str | None) -> Schema:
+    """Return a schema with the options --unseen and --missing of a command.
+
+    By default, missing values in columns that had none in training are imputed if the fit allowed missing values.
+    """
+    usual = "impute" if schema.missing == "auto" else schema.missing
+    return replace(schema, unseen=unseen or schema.unseen, missing=missing or usual)
+
+
+class NewGaps:
+    """Missing values in columns that had none in training, collected from pieces of a table.
+
+    Parameters
+    ----------
+    schema : Schema
+        Encoding of the columns.
+
+    Attributes
+    ----------
+    first : dict of str to list of int
+        First rows with such values, counted from 1, by column.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._rows = self._rows_with_gaps = 0
+        self._counts: Counter[str] = Counter()
+        self.first: dict[str, list[int]] = {}
+
+    def add(self, X: Any) -> None:
+        """Add the next rows, as :func:`select_features` returns them."""
+        any_gap = np.zeros(len(X), dtype=bool)
+        for place, column in enumerate(self._schema.columns):
+            if column.gaps:
+                continue
+            if self._schema.named:
+                nulls = X[column.name].is_null(nan_is_null=True)
+                gaps = nulls.to_numpy() if True in nulls.unique().to_pylist() else np.zeros(0)  # imports pandas
+            else:
+                gaps = np.isnan(X[:, place])
+            if gaps.any():
+                any_gap |= gaps
+                self._counts[column.name] += int(gaps.sum())
+                first = self.first.setdefault(column.name, [])
+                first += (np.flatnonzero(gaps)[: _GAPS - len(first)] + self._rows + 1).tolist()
+        self._rows += len(X)
+        self._rows_with_gaps += int(any_gap.sum())
+
+    def describe(self) -> str | None:
+        """Return a note; None without such values."""
+        if not self.first:
+            return None
+        shown = []
+        for name, rows in self.first.items():
+            rest = self._counts[name] - len(rows)
+            numbers = f"{', '.join(map(str, rows))}{f' and {rest:,} more' if rest else ''}"
+            shown.append(f"{name!r} in {'row' if self._counts[name] == 1 else 'rows'} {numbers}")
+        return (
+            f"{self._rows_with_gaps:,} of {self._rows:,} rows {'has' if self._rows_with_gaps == 1 else 'have'} missing "
+            "values in columns that had none in the training table. The mean of the training rows was used, and no "
+            f"category: {'; '.join(shown)}. --missing error refuses such rows"
+        )
 
 
 def select_features(frame: "pa.Table", schema: Schema) -> Any:

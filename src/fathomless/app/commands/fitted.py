@@ -48,9 +48,12 @@ def predict(given: argparse.Namespace) -> int:
     predictor: Predictor | None = model if isinstance(model, Predictor) else None
     _check_intervals(given, predictor)
     schema = model.schema if isinstance(model, Predictor) else model.schema_
-    schema = replace(schema, unseen=given.unseen) if given.unseen else schema
+    schema = columns.treat_new_values(schema, given.unseen, given.missing)
     if predictor is not None:
         predictor = replace(predictor, schema=schema)
+    else:
+        cast("Density", model).schema_ = schema
+    gaps = columns.NewGaps(schema)
     key = given.key or (manifest.key if manifest else None)
     targets = manifest.targets if manifest else ()
     levels = given.interval or [0.9]
@@ -69,6 +72,7 @@ def predict(given: argparse.Namespace) -> int:
             names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
             X = piece if schema.named else piece.drop_columns(list(names))
             X = columns.select_features(X, schema)
+            gaps.add(X)
             if predictor is not None:
                 predictions = predictor.predict_dist(X).columns(targets, levels)
                 predictions |= _guaranteed_intervals(given, predictor, X, targets, levels)
@@ -81,6 +85,8 @@ def predict(given: argparse.Namespace) -> int:
             done += len(piece)
     if unused:
         note(f"unused columns: {', '.join(unused)}")
+    if text := gaps.describe():
+        note(text)
     if given.out != "-":
         show(f"Wrote {done:,} rows to {given.out}")
     return 0
@@ -181,8 +187,6 @@ def known_rows(
     DataError, FileError
         For runs and tables that do not fit.
     """
-    from dataclasses import replace
-
     from fathomless.app import runs
     from fathomless.app.commands import columns
     from fathomless.data.targets import ClassLabels
@@ -195,8 +199,7 @@ def known_rows(
     if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, without the name of the target; evaluate it in Python")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
-    if given.unseen:
-        estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
+    estimator.schema_ = columns.treat_new_values(estimator.schema_, given.unseen, given.missing)
     targets = () if isinstance(estimator, Density) else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     kinds |= {} if weight is None else {weight: "numeric"}
@@ -221,6 +224,10 @@ def known_rows(
     if of_rows is not None and of_rows in frame.column_names:
         of_row = columns.read_censored(frame[of_rows], of_rows)
     X = columns.select_features(frame, estimator.schema_)
+    gaps = columns.NewGaps(estimator.schema_)
+    gaps.add(X)
+    if (filled := gaps.describe()) is not None:
+        note(filled)
     task = "regression" if labels is None else "classification"
     y = columns.target_array(frame.select(targets), task) if targets else None
     return estimator, manifest, X, y, counts, of_row

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless.estimators import trials
 from fathomless.estimators.trials import RowScores, compare, join_folds, shorten
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.report import page
@@ -43,6 +44,12 @@ def scores(values: Any, rows: Any = None, weight: Any = None) -> RowScores:
 @pytest.fixture(scope="module")
 def fitted() -> UnboundedDepthRegressor:
     return UnboundedDepthRegressor(**SHORT).fit(*planted(240, 12))
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow trials of few steps, since their choice does not matter."""
+    monkeypatch.setattr(trials, "_FEWEST_STEPS", 1)
 
 
 def assert_same_networks(one: Any, other: Any) -> None:
@@ -127,9 +134,19 @@ def test_folds_are_merged_to_five(count: int, seed: int) -> None:
 def test_trials_are_short(epochs: int, rows: int) -> None:
     training = shorten(Training(epochs=epochs, batch_size=256, evaluate_every=8), rows)
     steps = math.ceil(rows / 256)
+    if training is None:
+        assert min(0.5 * epochs, math.ceil(500 / steps)) * steps < 250 + steps
+        return
     assert 1 <= training.epochs <= max(1, round(0.5 * epochs))
-    assert training.epochs * steps < 500 + steps
+    assert 250 <= training.epochs * steps < 500 + steps
     assert training.evaluate_every <= training.epochs
+
+
+def test_short_fits_have_no_trials() -> None:
+    assert shorten(Training(epochs=490, batch_size=256), 200) is None
+    assert shorten(Training(epochs=500, batch_size=256), 200) is not None
+    X, y = planted(240, 12)
+    assert UnboundedDepthRegressor(**{**SHORT, "epochs": 490}).fit(X, y).trials_ == []
 
 
 # ---- fits
@@ -177,6 +194,7 @@ def test_networks_that_continue_keep_the_chosen_prior(fitted: UnboundedDepthRegr
         assert all(member.weight_prior.columns for member in list_members(kept.model_))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_trials_do_not_warn() -> None:
     """The warnings are those of a fit with the chosen prior."""
     X, y = planted(150, 2)
@@ -217,6 +235,7 @@ def test_the_report_shows_trials(fitted: UnboundedDepthRegressor) -> None:
     assert [row[-1] for row in tables[-1].rows] == ["no", "yes"]
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize(
     "options",
     [
@@ -270,18 +289,21 @@ def test_unseen_rows_choose_bins_for_steps(steps: bool, tmp_path: Any) -> None:
     assert np.array_equal(again.predict(X), given.predict(X))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_bins_are_compared_with_a_given_prior() -> None:
     X, y = with_steps(150)
     fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}, weight_prior=0.5).fit(X, y)
     assert [trial["options"] for trial in fitted.trials_] == [{"numbers": "plain"}, {"numbers": "binned"}]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_single_column_has_its_encoding_compared() -> None:
     X, y = with_steps(150)
     fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}).fit(X[:, :1], y)
     assert [trial["options"] for trial in fitted.trials_] == [{"numbers": "plain"}, {"numbers": "binned"}]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_the_logarithm_of_a_target_and_its_atoms_have_the_chosen_encoding() -> None:
     """Both fits of a transform have trials, and the small networks of an atom see the features of the others."""
     X, y = with_steps(300)
@@ -298,12 +320,14 @@ def test_the_logarithm_of_a_target_and_its_atoms_have_the_chosen_encoding() -> N
     assert np.array_equal(given.predict_dist(X).ppf(0.4), fitted.predict_dist(X).ppf(0.4))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_tables_without_numbers_to_bin_have_no_such_trial() -> None:
     X, y = with_steps(150)
     fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}).fit(np.sign(X), y)
     assert all("numbers" not in trial["options"] for trial in fitted.trials_)
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize(
     "options", [{"cv": 1}, {"structure_from": "elbo", "cv": 3}, {"candidates": {"activation": ["relu", "tanh"]}}]
 )
@@ -314,6 +338,7 @@ def test_fits_without_trials_have_no_bins(options: dict[str, Any]) -> None:
     assert all(column.bins is None for column in fitted.schema_.columns)
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_single_column_has_no_trials_and_classes_have() -> None:
     X, y = planted(90, 1)
     options = {name: value for name, value in SHORT.items() if name != "recalibrate"} | {"epochs": 8}

@@ -254,6 +254,8 @@ class CrossFit:
         inside, outside = fold_indices(join_folds(table.folds[:1]))
         longest = max(len(rows) for rows in inside)
         training = shorten(self.svi.plan.training(table.train.count, longest, len(inside)), longest)
+        if training is None:
+            return ()
         settings = {**self.search.settings, "first": STRUCTURES, "widest": sys.maxsize}  # the support does not grow
         found: list[RowScores | None] = []
         for i, options in enumerate(self.search.trials):

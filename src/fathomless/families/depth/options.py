@@ -69,8 +69,8 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         is ``WeightPrior(columns=True)``, for point estimates: the scale of the weights of each column in the first
         layer is inferred, so that columns without information have little influence. "auto" compares 1 and "columns" by
         a short training if point estimates of "mlp" or "residual" networks of free depth are cross-fitted to several
-        features, with a posterior over depth from out-of-fold rows. Otherwise it is 1, as with `candidates`. With
-        ``weights="hmc"`` all scales are inferred.
+        features for 500 steps or more, with a posterior over depth from out-of-fold rows. Otherwise it is 1, as with
+        `candidates`. With ``weights="hmc"`` all scales are inferred.
     """
 
     depth_law: "str | int | DepthLaw" = option(

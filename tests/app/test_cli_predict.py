@@ -348,7 +348,8 @@ def test_gaps_that_training_did_not_have_are_filled_with_a_note(call: Call) -> N
     said = call("predict", "run", new, "--out", "filled.csv")
     assert said.code == 0
     assert "2 of 90 rows have missing values in columns that had none in the training table" in said.err
-    assert "'size' in row 2; 'colour' in row 4. --missing error refuses such rows" in said.err
+    assert "in the training table: 'size' in row 2; 'colour' in row 4. Numbers were replaced by" in said.err
+    assert "--missing error refuses such rows" in said.err
     found = tables.read("filled.csv").frame
     others = np.setdiff1d(np.arange(N), [1, 3])
     assert found.take(others).equals(expected.take(others))
@@ -359,7 +360,9 @@ def test_gaps_that_training_did_not_have_are_filled_with_a_note(call: Call) -> N
     for name in numbers:
         assert column(found, name)[1] == pytest.approx(column(at_mean, name)[1], rel=1e-9)
     for command in ("evaluate", "explain"):
-        assert "2 of 90 rows have missing values" in call(command, "run", new).err
+        said = call(command, "run", new).err
+        assert "2 of 90 rows have missing values" in said
+        assert "'size' in 1 of them; 'colour' in 1 of them" in said
         refused(call(command, "run", new, "--missing", "error"), "has missing values (NaN) in 1 of 90 rows")
     fit(call, "price", "--missing", "error", out="strict")
     refused(call("predict", "strict", new), "missing values")

@@ -27,7 +27,7 @@ from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.importance import Importance, importance
 from fathomless.estimators.scores import Score
-from fathomless.estimators.values import ELBO, Adam
+from fathomless.estimators.values import ELBO, Adam, Folds
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
@@ -307,11 +307,40 @@ def test_columns_without_importance_are_named() -> None:
     finding = find(seen, by_column)
     assert finding is not None
     assert finding.severity == "advice"
-    assert finding.detail.startswith("Permuting one of 2 of 4 columns")
+    assert finding.detail.startswith("2 of 4 columns have no measurable importance.")
     assert {"'noise'", "'more'"} == {word.strip(" .") for word in finding.detail.rpartition(":")[2].split(",")}
     # not if the importance is uncertain, or the fit is no better than a constant prediction
     assert find(seen, dataclasses.replace(by_column, error=by_column.error + 0.02)) is None
-    assert find(dataclasses.replace(seen, baseline=seen.scores), by_column) is None
+    lower = dataclasses.replace(by_column, loss=by_column.loss - 1.0)
+    assert find(dataclasses.replace(seen, baseline=seen.scores), lower) is None
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_rows_in_the_order_of_time_are_reported(task: str) -> None:
+    """Not if the rows are shuffled or sorted by the target, or if the folds are blocks or of consecutive groups."""
+    rng = np.random.default_rng(0)
+    level = 3.0 * np.sin(np.linspace(0.0, 20.0, 300))
+    X = rng.normal(size=(300, 2))
+    y = level + X[:, 0] + 0.3 * rng.normal(size=300)
+    target = y if task == "regression" else np.where(y > 0.0, "high", "low")
+    kind = UnboundedDepthRegressor if task == "regression" else UnboundedDepthClassifier
+    mixed = rng.permutation(300)
+
+    def reported(order: Any, **options: Any) -> list[Finding]:
+        groups = options.pop("groups", None)
+        estimator = kind(**{"cv": 4, "epochs": 20, "depth_law": 0, "random_state": 0, **options})
+        estimator.fit(X[order], target[order], groups=groups)
+        seen = evaluate(estimator, X[order], target[order], name="out-of-fold rows", fold=estimator.fold_)
+        found = diagnose(estimator, [seen], rows=300)
+        return [finding for finding in found if finding.title == "Similar targets in neighbouring rows"]
+
+    (found,) = reported(np.arange(300))
+    assert found.severity == "advice"
+    assert "set cv__order (now 'random') to 'blocks'" in found.remedy or "give groups" in found.remedy
+    assert reported(mixed) == []
+    assert reported(np.argsort(y)) == []
+    assert reported(np.arange(300), cv=Folds(n_splits=4, order="blocks")) == []
+    assert reported(np.arange(300), groups=np.arange(300) // 15) == []
 
 
 @pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])

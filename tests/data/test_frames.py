@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fathomless import UnboundedDepthClassifier
 from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, split
 from fathomless.data.schema import Schema, choose_max_levels
 from fathomless.system.errors import DataError
@@ -392,11 +393,14 @@ def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
     assert column.levels == tuple(names[:120])
     new = encode(fit_schema(X, max_levels="auto"), pl.DataFrame({"c": ["c000", "c149", "unseen"]}))
     assert np.array_equal(new.argmax(1), [0, 120, 120])
-    # at least 99 levels of their own, and at least one category shares the level of unseen ones
+    # at least 99 levels of their own; without a rare category, unseen ones are unknown
     assert len(fit_schema(pl.DataFrame({"c": names}), max_levels="auto").columns[0].levels) == 99
     (full,) = fit_schema(pl.DataFrame({"c": names * 2}), max_levels="auto").columns
-    assert full.other
-    assert len(full.levels) == 149
+    assert not full.other
+    assert len(full.levels) == 150
+    (most,) = fit_schema(pl.DataFrame({"c": [f"c{i:04}" for i in range(1001)] * 2}), max_levels="auto").columns
+    assert most.other
+    assert len(most.levels) == 999
     (few,) = fit_schema(pl.DataFrame({"c": names[:100]}), max_levels="auto").columns
     assert not few.other
     assert len(few.levels) == 100
@@ -409,12 +413,29 @@ def test_automatic_levels_count_sample_weights() -> None:
     assert weighted == fit_schema(pl.DataFrame({"c": names + names[:130]}), max_levels="auto")
 
 
+def test_levels_do_not_depend_on_the_weights_of_classes() -> None:
+    """Otherwise a category of a rare class has a level because of the class of its row."""
+    random = np.random.default_rng(0)
+    X = pl.DataFrame({"c": [f"c{i}" for i in random.integers(0, 400, 1000)], "x": random.normal(size=1000)})
+    y = random.random(1000) < 0.05
+    options = {"epochs": 1, "cv": 1, "width": 4, "random_state": 0, "unseen": "ignore"}
+    plain, balanced = (
+        UnboundedDepthClassifier(**options, class_weight=weight).fit(X, y).schema_ for weight in (None, "balanced")
+    )
+    assert len(plain.columns[0].levels) > 100
+    assert balanced.columns[0] == plain.columns[0]
+    counted = fit_schema(X, weight=np.where(y, 9.0, 0.5), counts=np.ones(1000), max_levels="auto")
+    assert counted.columns[0] == plain.columns[0]
+
+
 def test_automatic_levels_have_limited_numbers_of_values() -> None:
     assert choose_max_levels(3000, 1) == 1000
     assert choose_max_levels(100_000, 1) == 500
     assert choose_max_levels(100_000, 2) == 250
     assert choose_max_levels(10_000_000, 3) == 100
-    assert choose_max_levels(0, 0) == 1000
+    assert choose_max_levels(1000, 1) == 500
+    assert choose_max_levels(2500, 3) == 416
+    assert choose_max_levels(0, 0) == 100
     with pytest.raises(DataError, match="max_levels is 'all'; allowed are 'auto'"):
         fit_schema(pl.DataFrame({"c": ["a"]}), max_levels="all")
 

@@ -1,5 +1,6 @@
 """Options chosen by a short training on the same folds."""
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -9,15 +10,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.model_selection import KFold
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
-from fathomless.estimators import trials
+from fathomless.estimators import strategies, trials
 from fathomless.estimators.trials import RowScores, compare, join_folds, shorten
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.report import page
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.ensemble import list_members
+from fathomless.posterior.fit_diagnostics import Trial
 from fathomless.system.errors import PausedError
 
 SHORT: dict[str, Any] = {
@@ -315,16 +318,61 @@ def test_the_logarithm_of_a_target_and_its_atoms_have_the_chosen_encoding() -> N
     assert fitted.hurdle_ is not None
     assert len(fitted.trials_) == 3
     (chosen,) = [trial["options"] for trial in fitted.trials_ if trial["chosen"]]
+    assert chosen["numbers"] == "binned"
     given = UnboundedDepthRegressor(**{**options, **chosen}).fit(X, skewed)
     assert given.schema_ == fitted.schema_
     assert np.array_equal(given.predict_dist(X).ppf(0.4), fitted.predict_dist(X).ppf(0.4))
 
 
 @pytest.mark.usefixtures("few_steps")
+@pytest.mark.parametrize("numbers", ["plain", "binned"])
+@pytest.mark.parametrize("case", ["equal", "weighted", "groups", "splitter", "splits"])
+def test_the_fit_is_that_of_the_chosen_encoding(case: str, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds and equal rows are those of the plain encoding."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, (160, 2)).astype(float)
+    y = np.sign(X[:, 0] - 2.0) + 0.3 * rng.normal(size=160).round()
+    fit_options: dict[str, Any] = {}
+    options = {**BOTH, "epochs": 8, "weight_prior": 1.0}
+    if case == "weighted":
+        fit_options["sample_weight"] = rng.integers(0, 3, 160)
+    elif case == "groups":
+        fit_options["groups"] = rng.integers(0, 40, 160)
+    elif case != "equal":
+        options["cv"] = FirstColumns() if case == "splitter" else KFold(3)
+    monkeypatch.setattr(strategies, "compare", functools.partial(choose, numbers))
+    fitted = UnboundedDepthRegressor(**options).fit(X, y, **fit_options)
+    assert any(column.bins is not None for column in fitted.schema_.columns) == (numbers == "binned")
+    given = UnboundedDepthRegressor(**{**options, "numbers": numbers}).fit(X, y, **fit_options)
+    assert_same_networks(fitted, given)
+    assert fitted.fold_ is not None
+    assert np.array_equal(fitted.fold_, given.fold_)
+    assert np.array_equal(fitted.predict(X), given.predict(X))
+
+
+def choose(numbers: str, options: Any, scores: Any, group: Any = None) -> tuple[Trial, ...]:
+    """Choose the trial with an encoding, whatever the scores."""
+    return tuple(Trial(options=dict(o), gain=0.0, error=0.0, chosen=o["numbers"] == numbers) for o in options)
+
+
+class FirstColumns:
+    """Splitter by the first two encoded columns."""
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Any:
+        rows = np.arange(len(X))
+        for k in range(3):
+            held = np.sum(X[:, :2] > 0.0, axis=1) == k
+            yield rows[~held], rows[held]
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        return 3
+
+
+@pytest.mark.usefixtures("few_steps")
 def test_tables_without_numbers_to_bin_have_no_such_trial() -> None:
     X, y = with_steps(150)
     fitted = UnboundedDepthRegressor(**{**BOTH, "epochs": 8}).fit(np.sign(X), y)
-    assert all("numbers" not in trial["options"] for trial in fitted.trials_)
+    assert [trial["options"] for trial in fitted.trials_] == OPTIONS
 
 
 @pytest.mark.usefixtures("few_steps")

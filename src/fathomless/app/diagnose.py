@@ -6,8 +6,10 @@ not prove that a fit is good.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fathomless.data.schema import some
@@ -25,6 +27,8 @@ from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.noise import InputNoise, LearnedNoise
 
 __all__ = ["diagnose"]
+
+Array = npt.NDArray[Any]
 
 _FEW_ROWS = 60  # the estimators hold out no rows of fewer
 _FEW_IN_CLASS = 10
@@ -45,6 +49,9 @@ _DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target tha
 _ERROR = 0.1  # its error relative to that of a constant prediction
 _ALONE = (0.2, 0.05)  # largest importance of all other columns, in nats per row and relative to that of this column
 _WITHOUT = 0.03  # importance of a column without effect, relative to the gain over a constant prediction
+_ORDERED = 0.2  # smallest reported correlation of the targets of neighbouring rows
+_MANY_ORDERED = 5.0  # number of its standard errors in random order
+_SHARED_FOLDS = 0.2  # share of neighbours in one fold, beyond that of random folds, if folds depend on the order
 _MANY_COLUMNS = 0.25  # smallest reported share of such columns
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
@@ -184,6 +191,57 @@ def _few_rows(summary: FitSummary) -> Iterator[Finding]:
         )
 
 
+def _ordered_rows(summary: FitSummary) -> Iterator[Finding]:
+    """Report targets that are similar in neighbouring rows, which random folds take apart."""
+    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
+    y = unseen[0].arrays.get("y") if unseen else None
+    if y is None or unseen[0].task == "density" or _folds_keep_neighbours(summary.estimator.fold_):
+        return
+    columns = [y] if y.ndim == 1 else list(y.T)
+    found = [_agreement(y)] if unseen[0].labels else [_rank_autocorrelation(column) for column in columns]
+    correlation = max(found)
+    error = 1.0 / math.sqrt(len(y))
+    if correlation < max(_ORDERED, _MANY_ORDERED * error):
+        return
+    blocks = f"set {summary.show('cv__order')} to 'blocks', " if "cv__order" in summary.given else ""
+    yield Finding(
+        "advice",
+        "Similar targets in neighbouring rows",
+        f"The correlation of the target with that of the next row is {correlation:.2f}; in random order it is 0 ± "
+        f"{error:.2g}. Folds are random, so that most rows have neighbours in the training rows of every network.",
+        f"If rows are in the order of time or place, scores of later rows will be lower: {blocks}or give groups, and "
+        "keep the last rows for a test. If the table was sorted by a column, ignore this.",
+    )
+
+
+def _folds_keep_neighbours(fold: Array | None) -> bool:
+    """Return True if the folds of neighbouring rows are equal more often than by chance: blocks, or groups."""
+    if fold is None or fold.shape[1] < 2:
+        return False
+    shares = np.bincount(fold[0][fold[0] >= 0]) / max(1, (fold[0] >= 0).sum())
+    return float((fold[0, 1:] == fold[0, :-1]).mean()) > float((shares**2).sum()) + _SHARED_FOLDS
+
+
+def _agreement(codes: Array) -> float:
+    """Return the agreement of the classes of neighbouring rows beyond chance; 0 if rows are sorted by class."""
+    same = codes[1:] == codes[:-1]
+    shares = np.bincount(codes) / len(codes)
+    chance = float((shares**2).sum())
+    if chance == 1.0 or int((~same).sum()) < (shares > 0.0).sum():
+        return 0.0
+    return (float(same.mean()) - chance) / (1.0 - chance)
+
+
+def _rank_autocorrelation(values: Array) -> float:
+    """Return the correlation of the ranks of neighbouring values; 0 if they are sorted or constant."""
+    steps = np.diff(values)
+    if len(values) < 3 or (steps >= 0.0).all() or (steps <= 0.0).all():
+        return 0.0
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - 0.5 * counts)[place.ravel()]
+    return float(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) if ranks[1:].std() * ranks[:-1].std() > 0.0 else 0.0
+
+
 def _outliers(summary: FitSummary) -> Iterator[Finding]:
     limits = {c.name: c.limits for c in summary.estimator.schema_.columns if c.limits is not None}
     if limits:
@@ -310,16 +368,19 @@ def _columns_without_importance(summary: FitSummary) -> Iterator[Finding]:
     if found is None or not unseen or unseen[0].task == "density":
         return
     gain = unseen[0].scores["log_likelihood"].value - unseen[0].baseline["log_likelihood"].value
+    if gain <= 0.0:
+        return
     limit = min(_MATERIAL * _count_targets(summary.estimator), _WITHOUT * gain)
     without = [name for name, high in zip(found.columns, found.loss + 2.0 * found.error, strict=True) if high < limit]
     if len(without) >= _MANY_COLUMNS * len(found.columns):
         yield Finding(
             "advice",
             "Columns without importance",
-            f"Permuting one of {len(without)} of {len(found.columns)} columns lowers the log-likelihood by less than "
-            f"{limit:.2g} nats per row, within two standard errors: {some(without)}.",
-            "Fit again without them, and keep the fit with the higher validation_score_. A column that repeats another "
-            "one has no importance of its own: do not drop both.",
+            f"{len(without)} of {len(found.columns)} columns have no measurable importance. Permuting one of them "
+            f"lowers the log-likelihood by less than {limit:.2g} nats per row (upper limit of two standard errors): "
+            f"{some(without)}.",
+            "Fit again without them, and keep the fit with the higher log-likelihood of unseen rows. A column that "
+            "repeats another one has no importance of its own: do not drop both.",
         )
 
 
@@ -662,6 +723,7 @@ _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _row_dependent_width,
     _noise_at_lower_bound,
     _few_rows,
+    _ordered_rows,
     _outliers,
     _fewer_rows_than_features,
     _duplicate_rows,

@@ -78,6 +78,7 @@ def fit_schema(
     *,
     names: Sequence[str] | None = None,
     weight: npt.NDArray[Any] | None = None,
+    counts: npt.NDArray[Any] | None = None,
     missing: str = "auto",
     unseen: str = "error",
     standardize: bool = True,
@@ -95,6 +96,8 @@ def fit_schema(
         Column names of an array; x0, x1, ... by default.
     weight : ndarray, shape (N,), optional
         Sample weights. Rows of weight 0 are ignored, with their categories.
+    counts : ndarray, shape (N,), optional
+        Positive weights of the rows in the counts of categories; those of `weight` by default.
     missing : {"auto", "error", "impute"}
         Missing values are allowed in data frames ("auto"), nowhere ("error"), or also in arrays, and at prediction in
         columns without missing values in training ("impute").
@@ -105,8 +108,9 @@ def fit_schema(
         Constant columns keep the scale 1, so that they are encoded as 0.
     max_levels : int or "auto"
         A column with more categories keeps the most frequent ``max_levels - 1``; all others, and unseen categories,
-        share one level "(other)". With "auto", a column with more than 100 categories keeps those of two rows or more,
-        but at most 1,000, or fewer in a table of more than 50,000 rows (down to 100).
+        share one level "(other)". With "auto", a column with more than 100 categories keeps those of a total weight
+        of two or more, which are two rows without weights, and 99 at least; see
+        :func:`~fathomless.data.schema.choose_max_levels` for their largest number.
     limit : bool
         True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are
         excluded from mean and standard deviation. Values are clipped to the range of the other values, extended by its
@@ -139,8 +143,10 @@ def fit_schema(
     if isinstance(max_levels, str):
         check_option("max_levels", max_levels, ("auto",))
     table = _read_table(X, names)
-    largest = 1.0 if weight is None else float(np.max(np.asarray(weight, dtype=np.float64), initial=0.0))
+    counts = weight if counts is None else counts
     weight, keep = check_weight(weight, table.rows)
+    if counts is not None:
+        counts = np.asarray(unmask(counts), dtype=np.float64)[slice(None) if keep is None else keep]
     allowed = missing == "impute" or (missing == "auto" and table.framed)
     columns = []
     options: dict[str, Any] = {"standardize": standardize, "limit": limit, "max_levels": max_levels}
@@ -149,14 +155,15 @@ def fit_schema(
         kinds = [cells.kind for cells in table.cells()]
         options["bins"] = choose_bin_count(kinds.count("numeric")) if numbers == "binned" else 0
     if automatic:
-        options["max_levels"] = choose_max_levels(table.rows, kinds.count("category"))
-        options["least_weight"] = 2.0 if weight is None else 2.0 * float(weight.max()) / largest
+        total = table.rows if counts is None else int(min(counts.sum(), 2.0**53))  # a row of weight w is w rows
+        options["max_levels"] = choose_max_levels(total, kinds.count("category"))
+        options["least_weight"] = 2.0
     for name, cells in zip(table.names, table.cells(), strict=True):
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
             raise DataError(f"column {name!r} has no values in the training data; drop the column")
-        columns.append(fit_column(name, cells, weight, **options))
+        columns.append(fit_column(name, cells, counts if cells.kind == "category" else weight, **options))
     return Schema(tuple(columns), table.framed or names is not None, missing, unseen)
 
 

@@ -481,9 +481,11 @@ class Tally:
 def choose_max_levels(rows: int, categorical: int) -> int:
     """Return the largest number of levels of a column, for N rows and a number of columns of categories.
 
-    It is from 100 to 1,000, so that the features of the levels have about 5 · 10⁷ values in total.
+    It is from 100 to 1,000, so that the features of the levels have about 5 · 10⁷ values in total, and are at most half
+    as many as the rows.
     """
-    return min(max(_LEVEL_VALUES // max(rows * categorical, 1), FEW_LEVELS), _MOST_LEVELS)
+    columns = max(categorical, 1)
+    return min(max(min(_LEVEL_VALUES // max(rows, 1), rows // 2) // columns, FEW_LEVELS), _MOST_LEVELS)
 
 
 def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int, least: float) -> Column:
@@ -495,8 +497,10 @@ def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: in
         codes = np.fromiter((index.get(v, len(levels)) for v in values), np.int64, len(values))
         counts = np.bincount(codes, weights=weight, minlength=len(levels))[: len(levels)]
         kept = max_levels - 1
-        if least > 0.0:  # at least one level is not kept, so that unseen categories have a level
-            kept = min(kept, max(int((counts >= least).sum()), FEW_LEVELS - 1), len(levels) - 1)
+        if least > 0.0:
+            enough = int((counts >= least).sum())
+            kept = len(levels) if enough == len(levels) <= max_levels else min(kept, max(enough, FEW_LEVELS - 1))
+        other = kept < len(levels)
         frequent = np.argsort(-counts, kind="stable")[:kept]
         levels = [levels[i] for i in sorted(frequent)]
     return Column(name, "category", levels=tuple(levels), other=other, gaps=bool(cells.missing.any()))

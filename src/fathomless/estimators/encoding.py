@@ -60,7 +60,7 @@ class BinsDefault:
     ----------
     classes, numbers : int
         Numbers of rows from which columns of numbers have bins, for a target of classes and of numbers. For smaller
-        tables, unseen rows choose between "plain" and "binned".
+        tables of 100 rows or more, out-of-fold rows choose between "plain" and "binned".
     options : mapping of str to tuple
         Values of options for which this was measured; with other values, columns have no bins.
     """
@@ -137,13 +137,19 @@ class _Rows:
     density: bool = False
     of_classes: ClassVar[bool] = False  # True if the target is a class
 
-    def fit_schema(self, X: Any, weight: Array | None, options: ColumnOptions) -> Schema:
-        """Fit the encoding of the columns to a table of N rows with weights (N,)."""
+    def fit_schema(
+        self, X: Any, weight: Array | None, options: ColumnOptions, sample_weight: Array | None = None
+    ) -> Schema:
+        """Fit the encoding of the columns to a table of N rows with weights (N,), which may include class weights.
+
+        Categories are counted by the sample weights alone, so that the classes of rows do not choose the levels.
+        """
         columns = X.shape[1] if len(X.shape) == 2 else 0  # other shapes are refused below
         numbers = options.choose_numbers(len(X), columns, classes=self.of_classes)
         return fit_schema(
             X,
             weight=weight,
+            counts=None if weight is None else np.ones(len(X)) if sample_weight is None else sample_weight,
             missing=options.missing,
             unseen=options.unseen,
             max_levels=options.fixed_levels if options.bins is None else options.max_levels,

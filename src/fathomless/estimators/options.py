@@ -54,14 +54,16 @@ class TableOptions:
         categories.
     max_levels : int or "auto"
         Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
-        "auto" is 100. For networks of unbounded depth with point estimates, it is up to 1,000 (fewer beyond 50,000
-        rows); of more than 100 categories, those of a single row share one level.
+        "auto" is 100. For networks of unbounded depth with point estimates, it is up to 1,000, with at most half as
+        many levels as rows, and fewer in tables of more than 50,000 rows. Of more than 100 categories, those of a total
+        weight below two (a single row without weights) then share one level, except for the 99 most frequent ones.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers: "plain" is one standardised feature. "binned" adds a bounded copy, indicators of
         frequent values, and bins, which show masses and steps of a column to the first layer. "auto" is "binned" for
         networks of unbounded depth with point estimates from 500 rows on for classes and from 2,000 rows on for
-        numbers. From 100 rows on, a short training of cross-fitted networks chooses between both by out-of-fold rows.
-        With fewer rows, or fewer than five rows for each column, and for all other networks, "auto" is "plain".
+        numbers. From 100 rows on, a short training of cross-fitted networks chooses between both by out-of-fold rows,
+        under the conditions for ``weight_prior="auto"``. Otherwise, and with fewer than five rows for each column,
+        "auto" is "plain".
     device : str
         Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}

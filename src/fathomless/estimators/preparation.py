@@ -254,6 +254,12 @@ class Table:
     undecided: bool = False
 
     @property
+    def plain(self) -> Array:
+        """Features without bins, (N, D'); folds and equal rows do not depend on the encoding of numbers."""
+        has_bins = any(column.bins is not None for column in self.schema.columns)
+        return self.x[:, list(self.schema.plain_features)] if has_bins else self.x
+
+    @property
     def count(self) -> float:
         """Sum of the sample weights, or the number of rows without weights."""
         return float(len(self.x) if self.weight is None else self.weight.sum())
@@ -293,15 +299,15 @@ def read(
     DataError
         If rows, weights or groups are invalid.
     """
-    X, y, weight, kept, rows = _drop_zero_weights(X, y, sample_weight, task)
-    weight = task.apply_class_weight(y, weight)
+    X, y, of_rows, kept, rows = _drop_zero_weights(X, y, sample_weight, task)
+    weight = task.apply_class_weight(y, of_rows)
     if weight is not None:
         warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
     groups = None if groups is None else read_groups(groups, rows)[kept]
     undecided = before is None and task.compares_numbers(X, columns)
     if undecided:
         columns = replace(columns, numbers="binned")
-    schema, target = before or (task.fit_schema(X, weight, columns), task.fit_target(y, weight))
+    schema, target = before or (task.fit_schema(X, weight, columns, of_rows), task.fit_target(y, weight))
     x = task.encode_rows(schema, X)
     z = task.encode_target(target, y)
     undecided = undecided and any(column.bins is not None for column in schema.columns)
@@ -333,7 +339,7 @@ def prepare(
     z = table.z
     if _are_bounds(table.target, z.shape):  # one column of the table
         z = np.unique(z, axis=0, return_inverse=True)[1].ravel().astype(np.float64)
-    equal = None if table.groups is not None else find_duplicates(table.x, z, table.weight, table.schema)
+    equal = None if table.groups is not None else find_duplicates(table.plain, z, table.weight, table.schema.plain)
     rows = _arrange(table, plan.ordered, equal)
     folds = _assign_folds(table, rows, plan, seed)
     apart = rows.apart and not plan.ordered
@@ -389,7 +395,7 @@ def prepare(
         atom_held_out=None if atom is None else atom[torch.from_numpy(held)],
         **common,
     )
-    return single.with_numbers("plain")  # a single network has no unseen rows to spare for a choice
+    return single.with_numbers("plain")  # a single network has no out-of-fold rows
 
 
 def _number_atoms(target: Target, rows: Encoded) -> Tensor | None:
@@ -452,7 +458,8 @@ def prepare_part(
     X, y, weight, _, _ = _drop_zero_weights(X, y, sample_weight, task)
     if weight is not None:
         warn_of_sum(weight)
-    schema, target = before or (task.fit_schema(X, weight, columns), task.first_target(y, weight, classes))
+    columns = replace(columns, max_levels=columns.fixed_levels)  # the frequencies of the first part are not final
+    schema, target = before or (task.fit_schema(X, weight, columns, weight), task.first_target(y, weight, classes))
     if before is not None and classes is not None:
         again = task.first_target(y, weight, classes)
         if isinstance(again, ClassLabels) and again != target:
@@ -557,7 +564,7 @@ def _assign_folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Te
         return None
     if not isinstance(plan.folds, str):
         if isinstance(plan.folds, Splitter):
-            folds = split_folds(plan.folds, table.x, table.z, table.groups)
+            folds = split_folds(plan.folds, table.plain, table.z, table.groups)
         elif is_splits(plan.folds):
             folds = split_folds(plan.folds, np.empty((table.rows, 0)), np.empty(table.rows))[:, table.kept]
         else:

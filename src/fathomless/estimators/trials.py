@@ -5,8 +5,8 @@ with four structures. The trial with the largest mean log-likelihood of out-of-f
 first trial exceeds 0.01 nats per row and two standard errors of the paired difference. Otherwise the first trial is
 chosen. The smallest gain is needed because trials with other seeds differ by more than the errors of rows suggest.
 
-There are no trials, and the first options are used, if the networks of a trial would have fewer than 250 steps. With 200
-steps, the choice of the prior is wrong on one of the published tables (``benchmarks/results/priors.txt``).
+There are no trials, and the first options are used, if the networks of a trial would have fewer than 250 steps. With
+200 steps, the choice of the prior is wrong on one of the published tables (``benchmarks/results/priors.txt``).
 
 The rows also score the fit, so that its out-of-fold scores are optimistic by the effect of one choice among few trials.
 """

@@ -463,12 +463,13 @@ def target_kinds(names: Sequence[str], labels: Sequence[Any] | None) -> dict[str
     return dict.fromkeys(names, kind)
 
 
-def treat_new_values(schema: Schema, unseen: str | None, missing: str | None) -> Schema:
+def treat_new_values(schema: Schema, unseen: str | None, missing: str | None, *, density: bool) -> Schema:
     """Return a schema with the options --unseen and --missing of a command.
 
-    By default, missing values in columns that had none in training are imputed if the fit allowed missing values.
+    By default, missing values in columns that had none in training are imputed if the fit allowed missing values. A
+    `density` has no predictors, and its missing values are only imputed on request.
     """
-    usual = "impute" if schema.missing == "auto" else schema.missing
+    usual = "impute" if schema.missing == "auto" and not density else schema.missing
     return replace(schema, unseen=unseen or schema.unseen, missing=missing or usual)
 
 
@@ -511,19 +512,22 @@ class NewGaps:
         self._rows += len(X)
         self._rows_with_gaps += int(any_gap.sum())
 
-    def describe(self) -> str | None:
-        """Return a note; None without such values."""
+    def describe(self, *, numbers: bool = True) -> str | None:
+        """Return a note, with or without the numbers of the rows; None without such values."""
         if not self.first:
             return None
         shown = []
         for name, rows in self.first.items():
-            rest = self._counts[name] - len(rows)
-            numbers = f"{', '.join(map(str, rows))}{f' and {rest:,} more' if rest else ''}"
-            shown.append(f"{name!r} in {'row' if self._counts[name] == 1 else 'rows'} {numbers}")
+            count = self._counts[name]
+            rest = count - len(rows)
+            listed = f"{', '.join(map(str, rows))}{f' and {rest:,} more' if rest else ''}"
+            where = f"{'row' if count == 1 else 'rows'} {listed}" if numbers else f"{count:,} of them"
+            shown.append(f"{name!r} in {where}")
         return (
             f"{self._rows_with_gaps:,} of {self._rows:,} rows {'has' if self._rows_with_gaps == 1 else 'have'} missing "
-            "values in columns that had none in the training table. The mean of the training rows was used, and no "
-            f"category: {'; '.join(shown)}. --missing error refuses such rows"
+            f"values in columns that had none in the training table: {'; '.join(shown)}. Numbers were replaced by the "
+            "mean of the training rows, and categories encoded as none of the known ones. --missing error refuses such "
+            "rows"
         )
 
 

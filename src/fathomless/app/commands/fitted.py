@@ -48,7 +48,7 @@ def predict(given: argparse.Namespace) -> int:
     predictor: Predictor | None = model if isinstance(model, Predictor) else None
     _check_intervals(given, predictor)
     schema = model.schema if isinstance(model, Predictor) else model.schema_
-    schema = columns.treat_new_values(schema, given.unseen, given.missing)
+    schema = columns.treat_new_values(schema, given.unseen, given.missing, density=predictor is None)
     if predictor is not None:
         predictor = replace(predictor, schema=schema)
     else:
@@ -199,8 +199,9 @@ def known_rows(
     if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, without the name of the target; evaluate it in Python")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
-    estimator.schema_ = columns.treat_new_values(estimator.schema_, given.unseen, given.missing)
-    targets = () if isinstance(estimator, Density) else manifest.targets
+    density = isinstance(estimator, Density)
+    estimator.schema_ = columns.treat_new_values(estimator.schema_, given.unseen, given.missing, density=density)
+    targets = () if density else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     kinds |= {} if weight is None else {weight: "numeric"}
     kinds |= {} if censored is None else {censored: "category"}
@@ -226,7 +227,7 @@ def known_rows(
     X = columns.select_features(frame, estimator.schema_)
     gaps = columns.NewGaps(estimator.schema_)
     gaps.add(X)
-    if (filled := gaps.describe()) is not None:
+    if (filled := gaps.describe(numbers=False)) is not None:  # some rows of the file may be left out
         note(filled)
     task = "regression" if labels is None else "classification"
     y = columns.target_array(frame.select(targets), task) if targets else None

@@ -35,7 +35,7 @@ def translate_message(message: str) -> str:
     >>> translate_message("UnboundedDepthRegressor: y has gaps")
     'y has gaps'
     >>> translate_message('Fill them, or fit with missing="impute" and n_restarts=3')
-    'Fill them, or fit with --missing impute and --n-restarts 3'
+    'Fill them, or give --missing impute and --n-restarts 3'
     >>> translate_message("learning_rate=nan was given; lower width (now 8)")
     '--learning-rate nan was given; lower --width (now 8)'
     >>> translate_message("weights__chains=1 was given; raise weights__sweeps (now 400)")
@@ -67,7 +67,8 @@ def translate_message(message: str) -> str:
     def flag_alone(match: re.Match[str]) -> str:
         return flag_of(match[0]) if match[0] in known else match[0]
 
-    message = message.replace("or fit with unseen=", "or give unseen=")  # predict and evaluate have this option too
+    for name in ("unseen", "missing"):  # predict and evaluate have these options too
+        message = message.replace(f"or fit with {name}=", f"or give {name}=")
     message = re.sub(r",? (?:and|or) (?:\w+=)?[A-Z]\w*\(\.\.\.\)", "", message)  # values that only Python can give
     value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
     message = re.sub(value, flag_with_value, message)

@@ -60,8 +60,8 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     kinds_ : list of dict
         Candidate architectures (`candidates`): "options", "weight" and number of "networks" of each; else empty.
     trials_ : list of dict
-        Options compared by a short training (``weight_prior="auto"``): "options", "gain" in out-of-fold log-likelihood
-        over the first ones in nats per row, its standard "error", and "chosen"; else empty.
+        Options compared by a short training (``weight_prior="auto"``, ``numbers="auto"``): "options", "gain" in
+        out-of-fold log-likelihood over the first ones in nats per row, its standard "error", and "chosen"; else empty.
     """
 
     fit_diagnostics_: CrossFitDiagnostics

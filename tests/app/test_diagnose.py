@@ -258,6 +258,12 @@ def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: b
     assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
 
 
+def find_by_importance(title: str, estimator: Estimator, seen: Evaluation, columns: Importance) -> Finding | None:
+    """Return the finding with a title, given the importance of the columns; None without it."""
+    found = diagnose(estimator, [seen], rows=seen.rows, importance=columns)
+    return next((finding for finding in found if finding.title == title), None)
+
+
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_a_column_that_contains_the_target_is_named(task: str) -> None:
     rng = np.random.default_rng(1)
@@ -269,10 +275,7 @@ def test_a_column_that_contains_the_target_is_named(task: str) -> None:
     estimator = make(cv=2, depth_law=0, epochs=800, random_state=0).fit(X, y)
     seen = evaluate(estimator, X, y, name="out-of-fold rows", fold=estimator.fold_)
     by_column = importance(estimator, X, y, fold=estimator.fold_)
-
-    def find(seen: Evaluation, columns: Importance) -> Finding | None:
-        found = diagnose(estimator, [seen], rows=240, importance=columns)
-        return next((finding for finding in found if finding.title == "One column determines the target"), None)
+    find = functools.partial(find_by_importance, "One column determines the target", estimator)
 
     finding = find(seen, by_column)
     assert finding is not None
@@ -299,10 +302,7 @@ def test_columns_without_importance_are_named() -> None:
     estimator = UnboundedDepthRegressor(cv=2, depth_law=0, epochs=300, random_state=0).fit(X, y)
     seen = evaluate(estimator, X, y, name="out-of-fold rows", fold=estimator.fold_)
     by_column = importance(estimator, X, y, fold=estimator.fold_)
-
-    def find(seen: Evaluation, columns: Importance) -> Finding | None:
-        found = diagnose(estimator, [seen], rows=600, importance=columns)
-        return next((finding for finding in found if finding.title == "Columns without importance"), None)
+    find = functools.partial(find_by_importance, "Columns without importance", estimator)
 
     finding = find(seen, by_column)
     assert finding is not None
@@ -336,7 +336,9 @@ def test_rows_in_the_order_of_time_are_reported(task: str) -> None:
 
     (found,) = reported(np.arange(300))
     assert found.severity == "advice"
-    assert "set cv__order (now 'random') to 'blocks'" in found.remedy or "give groups" in found.remedy
+    assert "will be lower: set cv__order (now 'random') to 'blocks', or give groups" in found.remedy
+    (given,) = reported(np.arange(300), cv=rng.integers(0, 4, 300))
+    assert "will be lower: give groups" in given.remedy
     assert reported(mixed) == []
     assert reported(np.argsort(y)) == []
     assert reported(np.arange(300), cv=Folds(n_splits=4, order="blocks")) == []

@@ -193,23 +193,21 @@ def _few_rows(summary: FitSummary) -> Iterator[Finding]:
 
 def _ordered_rows(summary: FitSummary) -> Iterator[Finding]:
     """Report targets that are similar in neighbouring rows, which random folds take apart."""
-    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
-    y = unseen[0].arrays.get("y") if unseen else None
-    if y is None or unseen[0].task == "density" or _folds_keep_neighbours(summary.estimator.fold_):
+    unseen = _unseen_rows(summary)
+    y = None if unseen is None else unseen.arrays.get("y")
+    if unseen is None or y is None or _folds_keep_neighbours(summary.estimator.fold_):
         return
-    columns = [y] if y.ndim == 1 else list(y.T)
-    found = [_agreement(y)] if unseen[0].labels else [_rank_autocorrelation(column) for column in columns]
-    correlation = max(found)
+    correlation = _agreement(y) if unseen.labels else max(_rank_autocorrelation(column) for column in y.T)
     error = 1.0 / math.sqrt(len(y))
     if correlation < max(_ORDERED, _MANY_ORDERED * error):
         return
-    blocks = f"set {summary.show('cv__order')} to 'blocks', " if "cv__order" in summary.given else ""
+    blocks = f"set {summary.show('cv__order')} to 'blocks', or " if "cv__order" in summary.given else ""
     yield Finding(
         "advice",
         "Similar targets in neighbouring rows",
         f"The correlation of the target with that of the next row is {correlation:.2f}; in random order it is 0 ± "
         f"{error:.2g}. Folds are random, so that most rows have neighbours in the training rows of every network.",
-        f"If rows are in the order of time or place, scores of later rows will be lower: {blocks}or give groups, and "
+        f"If rows are in the order of time or place, scores of later rows will be lower: {blocks}give groups, and "
         "keep the last rows for a test. If the table was sorted by a column, ignore this.",
     )
 
@@ -340,12 +338,11 @@ def _behind_linear(summary: FitSummary) -> Iterator[Finding]:
 
 def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
     """Report a column that determines the target by itself, as a copy of the target does."""
-    found = summary.importance
-    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
-    if found is None or len(found.columns) < 2 or not unseen or unseen[0].task == "density":
+    found, unseen = summary.importance, _unseen_rows(summary)
+    if found is None or len(found.columns) < 2 or unseen is None:
         return
-    name = "accuracy" if unseen[0].task == "classification" else "r2"
-    score, constant = (scores[name].value for scores in (unseen[0].scores, unseen[0].baseline))
+    name = "accuracy" if unseen.task == "classification" else "r2"
+    score, constant = (scores[name].value for scores in (unseen.scores, unseen.baseline))
     others = float(np.maximum(found.loss[1:], 0.0).sum())
     error = min(1.0 - _DETERMINED, _ERROR * (1.0 - constant))
     if error <= 0.0 or 1.0 - score > error or others > min(_ALONE[0], _ALONE[1] * found.loss[0]):
@@ -355,7 +352,7 @@ def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
         "problem",
         "One column determines the target",
         f"Permuting {found.columns[0]!r} lowers the log-likelihood by {found.loss[0]:.2g} nats per row; the effects of "
-        f"all other columns have a sum of {others:.2g}. The {label} on {unseen[0].name} is {score:.4g}.",
+        f"all other columns have a sum of {others:.2g}. The {label} on {unseen.name} is {score:.4g}.",
         f"Check that {found.columns[0]!r} is known when predictions are made, and is not computed from the target. "
         "Otherwise drop the column, and fit again.",
     )
@@ -363,11 +360,10 @@ def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
 
 def _columns_without_importance(summary: FitSummary) -> Iterator[Finding]:
     """Report columns whose importance is near zero, by its upper limit of two standard errors."""
-    found = summary.importance
-    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
-    if found is None or not unseen or unseen[0].task == "density":
+    found, unseen = summary.importance, _unseen_rows(summary)
+    if found is None or unseen is None:
         return
-    gain = unseen[0].scores["log_likelihood"].value - unseen[0].baseline["log_likelihood"].value
+    gain = unseen.scores["log_likelihood"].value - unseen.baseline["log_likelihood"].value
     if gain <= 0.0:
         return
     limit = min(_MATERIAL * _count_targets(summary.estimator), _WITHOUT * gain)
@@ -428,6 +424,12 @@ def _distribution_shift(summary: FitSummary) -> Iterator[Finding]:
             continue
         if (loss := _loss(reference, evaluation)) is not None:
             yield Finding("problem", f"Distribution shift on {evaluation.name}", f"{loss}.", _SHIFT_REMEDY)
+
+
+def _unseen_rows(summary: FitSummary) -> Evaluation | None:
+    """Return the held-out or out-of-fold rows of a fit with a target; None for a density."""
+    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
+    return unseen[0] if unseen and unseen[0].task != "density" else None
 
 
 def _reference(summary: FitSummary, evaluation: Evaluation) -> Evaluation | None:

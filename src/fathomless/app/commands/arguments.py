@@ -148,7 +148,7 @@ def _new_value_arguments(parser: argparse.ArgumentParser) -> None:
         "--missing",
         choices=("impute", "error"),
         help="treatment of missing values in columns that had none in the training table: the mean of that table and a "
-        "note, or an error (default: impute, unless the fit had --missing error)",
+        "note, or an error (default: impute, but error for densities and if the fit had --missing error)",
     )
 
 

@@ -1,12 +1,14 @@
 """Speed, as ratios of times in one run, and memory.
 
-    python benchmarks/speed.py               all python benchmarks/speed.py step          a training step, compared with
-    a bare loop over a plain network of equal depth python benchmarks/speed.py many          32 networks in one batch,
-    per network, compared with the bare loop python benchmarks/speed.py fit           10,000 rows by 20 columns with the
-    defaults, compared with scikit-learn's MLP python benchmarks/speed.py predict       a million rows in chunks: rows
-    per second and peak memory python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains, compared with a
-    pass through stacked modules python benchmarks/speed.py candidates    40 networks of a weight manifold in one batch,
-    compared with one at a time
+    python benchmarks/speed.py               all of these
+    python benchmarks/speed.py step          a training step, relative to a bare loop over a plain network
+    python benchmarks/speed.py many          32 networks in one batch, per network, relative to the bare loop
+    python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
+    python benchmarks/speed.py sizes         300, 3,000 and 30,000 rows with the defaults, classes and numbers
+    python benchmarks/speed.py predict       a million rows in chunks: rows per second and peak memory
+    python benchmarks/speed.py row           one row with a fitted default: milliseconds
+    python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains, relative to a pass through stacked modules
+    python benchmarks/speed.py candidates    40 networks of a weight manifold, one at a time relative to one batch
 
 Each number is a median over interleaved repetitions on one thread; times are CPU seconds of the process.
 """
@@ -28,7 +30,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from fathomless import Restarts, UnboundedDepthClassifier
+from fathomless import Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.manifold.candidates import CandidateStage
@@ -180,6 +182,41 @@ def fit() -> None:
         print(f"  {name:<34}{time.process_time() - start:6.1f} s   {model.score(b, y_test):.3f}")
 
 
+def sizes() -> None:
+    """Print the time of default fits by the number of rows, and their scores on 10,000 other rows."""
+    print("fits of 20 columns with the defaults, CPU seconds, log-likelihood of 10,000 test rows in nats per row")
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40_000, 20))
+    signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3]
+    noise = rng.standard_normal(len(X))
+    for rows in (300, 3_000, 30_000):
+        for name, make, y in (
+            ("classes", UnboundedDepthClassifier, (signal + 0.7 * noise > 0).astype(int)),
+            ("numbers", UnboundedDepthRegressor, signal + 0.3 * noise * (1 + X[:, 4] ** 2)),
+        ):
+            start = time.process_time()
+            model = make(random_state=0).fit(X[:rows], y[:rows])
+            seconds = time.process_time() - start
+            score = model.predict_dist(X[30_000:]).log_prob(y[30_000:]).mean()
+            print(f"  {rows:>6,} rows, {name}  {seconds:6.1f} s   {score:.3f}", flush=True)
+
+
+def row() -> None:
+    """Print the latency of one row for fits with the defaults."""
+    X, y = table(2_000)
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    print("one row with fits of the defaults, milliseconds of 200 calls")
+    for name, make, method in (
+        ("classes", UnboundedDepthClassifier, "predict_proba"),
+        ("numbers", UnboundedDepthRegressor, "predict"),
+    ):
+        model = make(random_state=0).fit(X, y if name == "classes" else y + 0.1 * X[:, 3])
+        call = getattr(model, method)
+        times = sorted(clock(lambda call=call: call(X[:1])) * 1e3 for _ in range(220))[:200]  # type: ignore[misc]
+        print(f"  {name}, {method:<14} median {statistics.median(times):5.2f}, largest {times[-1]:5.2f}")
+
+
 def predict() -> None:
     X, y = table(10_000)
     with warnings.catch_warnings(action="ignore"):
@@ -274,10 +311,19 @@ def candidates() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="step, many, fit, predict, leapfrog, candidates; all by default")
+    parts = {
+        "step": step,
+        "many": many,
+        "fit": fit,
+        "sizes": sizes,
+        "predict": predict,
+        "row": row,
+        "leapfrog": leapfrog,
+        "candidates": candidates,
+    }
+    parser.add_argument("what", nargs="*", help=f"{', '.join(parts)}; all by default")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread")
-    parts = {"step": step, "many": many, "fit": fit, "predict": predict, "leapfrog": leapfrog, "candidates": candidates}
     for name in parser.parse_args().what or parts:
         parts[name]()
 

@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.nn.architectures import MLP, Residual, TabularTransformer
-from fathomless.nn.stacked import Apart, StackedLinear, scale_gradients, stack, unstack
+from fathomless.nn.stacked import (
+    Apart,
+    StackedLinear,
+    apply_stackable,
+    scale_gradients,
+    select_stackable,
+    stack,
+    unstack,
+)
 
 F, B, H = 3, 5, 8
 
@@ -51,6 +59,49 @@ def test_gradients_stay_in_their_block(kind: str) -> None:
     assert x.grad is not None
     assert bool((x.grad[:B] != 0.0).any())
     assert bool((x.grad[B:] == 0.0).all())
+
+
+@pytest.mark.parametrize("stacks", [1, F])
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_derivatives_of_heads(outputs: int, stacks: int) -> None:
+    """Values are those of the single heads; derivatives are those of finite differences, also under vmap."""
+    torch.manual_seed(0)
+    heads: list[nn.Module] = []
+    widths = (3, 3, 3) if stacks == 1 else (3, 5, 5)  # the head of depth 0 has the width of the inputs
+    for width in widths:
+        maps = [nn.Linear(width, outputs).double() for _ in range(stacks)]
+        heads.append(maps[0] if stacks == 1 else stack(maps))
+    together = select_stackable(heads)
+    assert len(together) == 3
+    hidden = [torch.randn(stacks * 2, width, dtype=torch.float64, requires_grad=True) for width in widths]
+    each = torch.stack([head(h) for head, h in zip(heads, hidden, strict=True)])
+    assert torch.allclose(apply_stackable(together, hidden), each)
+    empty = apply_stackable(together, [h[:0] for h in hidden])
+    empty.sum().backward()
+    assert empty.shape == (3, 0, outputs)
+    every = nn.ModuleList(heads)
+    names = [name for name, _ in every.named_parameters()]
+
+    class Call(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = every
+
+        def forward(self, *hidden: Tensor) -> Tensor:
+            return apply_stackable(together, hidden)
+
+    def call(*inputs: Tensor) -> Tensor:
+        values = {f"heads.{name}": value for name, value in zip(names, inputs[3:], strict=True)}
+        result: Tensor = torch.func.functional_call(Call(), values, inputs[:3])
+        return result
+
+    inputs = (*hidden, *every.parameters())
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs)
+    assert torch.autograd.gradcheck(call, (hidden[0].detach(), *inputs[1:]))
+    gradient = torch.func.grad(lambda first: call(first, *inputs[1:]).square().sum())
+    rows = torch.randn(5, stacks * 2, 3, dtype=torch.float64)
+    assert torch.allclose(torch.func.vmap(gradient)(rows), torch.stack([gradient(row) for row in rows]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

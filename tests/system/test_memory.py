@@ -1,7 +1,9 @@
 """Memory: what there is, and refusals that name a size that fits."""
 
 import os
+import platform
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -155,3 +157,33 @@ def test_files_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
 )
 def test_sizes_are_written_for_people(size: float, text: str) -> None:
     assert memory.human(size) == text
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="limits of the allocator of glibc")
+def test_freed_blocks_are_kept() -> None:
+    """After the call, blocks of 40 MiB in total are freed and allocated again without new pages."""
+    code = """
+import ctypes, resource
+from fathomless.system import memory
+
+c = ctypes.CDLL(None)
+c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+
+def pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [c.malloc(1 << 20) for _ in range(40)]
+    for block in blocks:
+        ctypes.memset(block, 1, 1 << 20)
+    for block in blocks:
+        c.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+plain = [pages() for _ in range(4)][-1]
+memory.keep_freed()
+kept = [pages() for _ in range(4)][-1]
+print(plain, kept)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    plain, kept = map(int, done.stdout.split())
+    assert plain > 5000
+    assert kept < 500

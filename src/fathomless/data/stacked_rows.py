@@ -86,4 +86,5 @@ class StackedRows:
 
     def _take(self, index: Tensor, weight: Tensor) -> Rows:
         rows = index.reshape(-1)
-        return Rows(self.table.x[rows], self.table.y[rows], weight.reshape(-1))
+        x, y = (part.index_select(0, rows) for part in (self.table.x, self.table.y))  # several times as fast as x[rows]
+        return Rows(x, y, weight.reshape(-1))

@@ -13,10 +13,11 @@ from fathomless.system.errors import DataError
 if sys.platform != "win32":
     import resource
 
-__all__ = ["available", "explain_out_of_memory", "human", "release", "require"]
+__all__ = ["available", "explain_out_of_memory", "human", "keep_freed", "release", "require"]
 
 _SHARE = 0.9  # share of the free memory that one computation may use
 _SMALL = 1 << 26  # bytes below which nothing is checked
+_MAPPED = (1 << 25) - (1 << 16)  # bytes of the largest block from which the threshold of the allocator is learned
 
 
 def available() -> int | None:
@@ -104,6 +105,20 @@ def release(array: Any) -> None:
         array = array.base
     if isinstance(array, mmap.mmap) and sys.platform == "linux":
         array.madvise(mmap.MADV_DONTNEED)
+
+
+def keep_freed() -> None:
+    """Let the allocator of the C library keep freed blocks of up to 32 MiB for the next allocation.
+
+    By default, glibc returns a freed block to the system if it is larger than the largest block that was freed so far,
+    and it trims its heap beyond twice this size. The hidden states of a training step are such blocks. They are then
+    requested again in the next step, and the system clears each page, which takes longer than the layers of a small
+    network. One large block that is freed, of which no page is ever used, raises both limits. Other allocators ignore
+    it.
+    """
+    import torch  # imported late: most callers of this module do without
+
+    torch.empty(_MAPPED, dtype=torch.uint8, device="cpu")
 
 
 def human(size: float) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fathomless.nn.bayesian import WEIGHT_KINDS
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.nn.layers import BayesianLayer
-from fathomless.nn.stacked import stacked_linear
+from fathomless.nn.stacked import StackedLinear, apply_stackable
 from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError
 
@@ -82,12 +82,12 @@ def run_layers(
 
 def apply_heads(
     heads: Sequence[Named],
-    linear: Sequence[nn.Linear],
+    linear: Sequence[nn.Linear | StackedLinear],
     hidden: Sequence[Tensor],
     generator: torch.Generator | None,
     divergences: dict[str, Tensor],
 ) -> Tensor:
-    """Return the outputs (m, B, K) of the heads; linear heads are applied in one batched product.
+    """Return the outputs (m, B, K) of the heads; linear heads are applied in one function.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def apply_heads(
     """
     try:
         if linear:
-            return stacked_linear(linear, hidden)
+            return apply_stackable(linear, hidden)
         values = [
             apply_part(name, head, h, generator, divergences) for (name, head), h in zip(heads, hidden, strict=True)
         ]

@@ -92,8 +92,13 @@ class StackedLikelihood(Likelihood, HasWidth):
         for name, p in wider.named_parameters():
             if name not in known:  # such as a temperature, equal in all members
                 p.data = p.data.expand(self.count, *p.shape).clone()
-        other = copy.deepcopy(self)
-        other.each = _Density(wider)
+        return self._replace(wider)
+
+    def _replace(self, one: Likelihood) -> "StackedLikelihood":
+        """Return a stack whose parameters, with their first axis, are those of another likelihood."""
+        other = StackedLikelihood.__new__(StackedLikelihood)  # without the copies of the constructor
+        nn.Module.__init__(other)
+        other.count, other.each = self.count, _Density(one)
         return other
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from fathomless.inference.runs.distributed import Ranks
+from fathomless.system import memory
 from fathomless.system.errors import PausedError
 from fathomless.system.progress import Progress, Silent
 
@@ -96,6 +97,7 @@ def drive(
     PausedError
         If a callback has requested a pause, before the end of the run.
     """
+    memory.keep_freed()
     ranks = ranks or Ranks()
     display = Silent() if progress is None or ranks.rank else progress
     display.start(run.epochs, run.epoch)

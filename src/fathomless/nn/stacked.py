@@ -3,7 +3,7 @@
 Row r of a batch of F·B rows belongs to module r // B. Linear maps and elementwise functions become batched products
 with stacked weights, (F, …) each. Other modules are kept separate and applied block by block.
 
-Linear maps of one network with separate inputs, such as the heads of all depths, can be applied in one product too.
+Linear maps with separate inputs, such as the heads of all depths, can be applied in one function too.
 """
 
 import copy

@@ -17,7 +17,7 @@ __all__ = ["available", "explain_out_of_memory", "human", "keep_freed", "release
 
 _SHARE = 0.9  # share of the free memory that one computation may use
 _SMALL = 1 << 26  # bytes below which nothing is checked
-_MAPPED = (1 << 25) - (1 << 16)  # bytes of the largest block from which the threshold of the allocator is learned
+_MAPPED = (1 << 25) - (1 << 16)  # bytes of the block whose release raises the limits of the allocator
 
 
 def available() -> int | None:

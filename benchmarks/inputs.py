@@ -1,12 +1,16 @@
-"""Options of the first layer and boosted trees on tables of classes, and gradient boosting, on the same rows.
+"""Options of the first layer and boosted trees on tables of classes, and other libraries, on the same rows.
 
 The ways are "plain", "binned" and "auto" encodings of columns of numbers, and "trees": "auto" with the option `trees`.
+Gradient boosting of scikit-learn is in every line. "realmlp" and "tabm" are perceptrons of the library pytabkit, if
+it is installed: RealMLP with periodic embeddings of numbers, and TabM with piecewise-linear ones. Both have their
+default options, five folds, and the log-loss as criterion.
 
 The score is the mean log-likelihood of new rows in nats; "oof" is the out-of-fold score of the fit. A split is a random
 permutation with the number of the split as seed: 80 % training rows, of which the first ones are used, and 4,000 of the
 others at most. Tables of scikit-learn need no folder.
 
     FATHOMLESS_DATA=FOLDER python benchmarks/inputs.py adult:8000:2 spambase:0:3 iris:0:3
+    FATHOMLESS_DATA=FOLDER python benchmarks/inputs.py spambase:0:2 --ways auto realmlp tabm
 
 A table is given as NAME:ROWS:SPLITS, with 0 for all rows.
 """
@@ -40,7 +44,7 @@ TARGETS = {
     "spambase": "is_spam",
     "german_credit": "class",
 }
-WAYS = ("plain", "binned", "auto", "trees")
+WAYS = ("plain", "binned", "auto", "trees", "realmlp", "tabm")
 LEAST = 1e-12  # probability below which a class is scored as if it had this one
 
 
@@ -61,6 +65,19 @@ def boosting(seed: int) -> Any:
     encoder.set_output(transform="pandas")
     boosted = HistGradientBoostingClassifier(random_state=seed)
     return make_pipeline(encoder, boosted)
+
+
+def build(way: str, seed: int) -> Any:
+    """Return the classifier of a way."""
+    if way in ("realmlp", "tabm"):
+        from pytabkit import RealMLP_TD_Classifier, TabM_D_Classifier
+
+        options = {"device": "cpu", "n_threads": 1, "n_cv": 5, "val_metric_name": "cross_entropy", "random_state": seed}
+        if way == "realmlp":
+            return RealMLP_TD_Classifier(**options)
+        return TabM_D_Classifier(arch_type="tabm-mini", num_emb_type="pwl", **options)
+    chosen = {"trees": True} if way == "trees" else {"numbers": way}
+    return UnboundedDepthClassifier(unseen="ignore", random_state=seed, **chosen)
 
 
 def score(fitted: Any, X: pd.DataFrame, y: npt.NDArray[Any]) -> float:
@@ -89,11 +106,12 @@ def main() -> None:
             text = ""
             for way in options.ways:
                 start = time.perf_counter()
-                chosen = {"trees": True} if way == "trees" else {"numbers": way}
-                fitted = UnboundedDepthClassifier(unseen="ignore", random_state=split, **chosen)
-                fitted.fit(X.iloc[train], y[train])
+                fitted = build(way, split).fit(X.iloc[train], y[train])
                 seconds = time.perf_counter() - start
                 found[way] = score(fitted, X.iloc[new], y[new])
+                if way in ("realmlp", "tabm"):
+                    text += f"; {way} {found[way]:.4f} ({seconds:.0f} s)"
+                    continue
                 text += f"; {way} {found[way]:.4f} (oof {fitted.validation_score_:.4f}, {seconds:.0f} s)"
                 if fitted.trees_ is not None:
                     powers = ", ".join(f"{power:.2f}" for power in fitted.trees_.powers.tolist())

@@ -28,15 +28,18 @@ class StackedRows:
         Row numbers of each network.
     weight : Tensor, shape (F, M)
         Sample weights of these rows; 0 for padding.
+    used : Tensor of bool, shape (F, D), optional
+        Features that each network uses. The others are 0.
     """
 
     table: Rows
     index: Tensor
     weight: Tensor
+    used: Tensor | None = None
 
     @classmethod
-    def of(cls, table: Rows, numbers: Sequence[Tensor]) -> "StackedRows":
-        """Build the stacked rows from the row numbers of each network."""
+    def of(cls, table: Rows, numbers: Sequence[Tensor], used: Tensor | None = None) -> "StackedRows":
+        """Build the stacked rows from the row numbers of each network, and from the features that it uses."""
         longest = max(map(len, numbers))
         device = table.x.device
         index = torch.zeros(len(numbers), longest, dtype=torch.int64)
@@ -45,7 +48,7 @@ class StackedRows:
         for k, rows in enumerate(numbers):
             index[k, : len(rows)] = rows
             weight[k, : len(rows)] = 1.0 if table.weight is None else table.weight[rows.to(device)].cpu()
-        return cls(table, index.to(device), weight.to(device))
+        return cls(table, index.to(device), weight.to(device), None if used is None else used.to(device))
 
     def __len__(self) -> int:
         return self.index.numel()
@@ -87,4 +90,7 @@ class StackedRows:
     def _take(self, index: Tensor, weight: Tensor) -> Rows:
         rows = index.reshape(-1)
         x, y = (part.index_select(0, rows) for part in (self.table.x, self.table.y))  # several times as fast as x[rows]
+        if self.used is not None:
+            networks, features = self.used.shape
+            x = (x.reshape(networks, -1, features) * self.used[:, None]).reshape(-1, features)
         return Rows(x, y, weight.reshape(-1))

@@ -4,6 +4,7 @@ A strategy may contain another one. Steps after an inference are functions ``(fi
 :class:`Then`.
 """
 
+import itertools
 import math
 import sys
 import warnings
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import torch
+from torch import Tensor
 
 from fathomless.data.folds import without
 from fathomless.data.rows import Rows, concatenate
@@ -21,7 +23,8 @@ from fathomless.estimators.finalize import finalize, fit_structure_weights, keep
 from fathomless.estimators.last_layer import fit_heads_in_sample, fit_heads_out_of_fold
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.trials import STRUCTURES, RowScores, compare, join_folds, shorten
+from fathomless.estimators.selection import eliminate, number_columns, spread
+from fathomless.estimators.trials import STRUCTURES, Attempt, RowScores, choose, describe, join_folds, shorten
 from fathomless.estimators.values import Restarts
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, crossfit, fold_indices, predict_held_out
 from fathomless.inference.out_of_fold.search import Law, StructureSearch
@@ -34,6 +37,7 @@ from fathomless.inference.variational.training import (
     automatic_epochs,
     automatic_structure_rate,
 )
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial, choose_options
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
@@ -187,6 +191,8 @@ class SearchOptions:
         Names of options without effect if the posterior is fitted to out-of-fold rows.
     trials : sequence of mappings
         Options of the networks, of which a short training of cross-fitted networks chooses one; the first by default.
+    eliminates : int, optional
+        Index of the trial from which further trials eliminate columns.
     """
 
     free: bool
@@ -195,6 +201,7 @@ class SearchOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     trials: Sequence[Mapping[str, Any]] = ()
+    eliminates: int | None = None
 
 
 @dataclass(frozen=True)
@@ -232,13 +239,13 @@ class CrossFit:
             assert table.folds is not None
             fits = self._cross_fit_candidates(problem, table, session)
             return self._shrink_noise(combine(fits, self.candidates, table.folds[0], **settings), table)
-        trials = self._compare_trials(problem, table, session)
+        trials, used = self._compare_trials(problem, table, session)
         chosen = choose_options(trials)
         if chosen:
             problem = replace(problem, networks=problem.networks._copy_with(chosen))
-            session = replace(session, lasting={**session.lasting, **chosen})
+            session = _with_features(replace(session, lasting={**session.lasting, **chosen}), used)
         table = table.with_numbers(chosen.get("numbers", "plain"))
-        fitted, seen, search = self.train_networks(problem, table, session)
+        fitted, seen, search = self.train_networks(problem, table, session, used)
         if trials:
             fitted = replace(fitted, diagnostics=replace(cast(CrossFitDiagnostics, fitted.diagnostics), trials=trials))
         of_row = None
@@ -246,40 +253,91 @@ class CrossFit:
             of_row = torch.from_numpy(without(table.folds.numpy(), fitted.diverged))[0][seen.rows]
         return self._shrink_noise(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
 
-    def _compare_trials(self, problem: Problem, table: Prepared, session: Session) -> tuple[Trial, ...]:
-        """Compare the options of the trials by short trainings on the same folds, without callbacks and display."""
+    def _compare_trials(
+        self, problem: Problem, table: Prepared, session: Session
+    ) -> tuple[tuple[Trial, ...], Tensor | None]:
+        """Compare the options of the trials by short trainings on the same folds, without callbacks and display.
+
+        Returns
+        -------
+        trials : tuple of Trial
+            Empty if there is nothing to compare.
+        used : Tensor of bool, shape (networks of the fit, D), optional
+            Features that each network uses, if the chosen trial has selected columns.
+
+        The first trials have all columns. Further ones eliminate columns. If this has a gain, the other options are
+        compared on the columns that remain, too.
+        """
         if len(self.search.trials) < 2 or self.by_bound or not self.search.free or table.folds is None:
-            return ()
+            return (), None
         assert isinstance(table.train, Rows)
         inside, outside = fold_indices(join_folds(table.folds[:1]))
         longest = max(len(rows) for rows in inside)
         training = shorten(self.svi.plan.training(table.train.count, longest, len(inside)), longest)
         if training is None:
-            return ()
-        settings = {**self.search.settings, "first": STRUCTURES, "widest": sys.maxsize}  # the support does not grow
-        found: list[RowScores | None] = []
-        for i, options in enumerate(self.search.trials):
-            tried = replace(problem, networks=problem.networks._copy_with(options))
+            return (), None
+        number = itertools.count()
+
+        def train(options: Mapping[str, Any], kept: Tensor | None = None) -> Attempt:
+            """Train the networks of a trial with the given options, and with the columns of a mask."""
             encoded = table.with_numbers(options.get("numbers", "plain"))
+            used = None if kept is None else kept[:, number_columns(encoded.schema)]
+            part = _with_features(replace(session, callbacks=(), verbose=0), used)
+            part = part.subsession(f"trial-{next(number)}", **options)
+            tried = replace(problem, networks=problem.networks._copy_with(options))
+            scores, networks = self._train_trial(tried, encoded, part, training, (inside, outside), used)
+            return Attempt(options, scores, networks, kept)
+
+        found: list[Attempt] = []
+        for options in self.search.trials:
+            found.append(train(options))
+            if found[0].scores is None:
+                return (), None
+        best = choose(found, table.group)
+        start = self.search.eliminates
+        if start is not None and len(table.folds) == 1:
+            encoded = table.with_numbers(found[start].options.get("numbers", "plain"))
             assert isinstance(encoded.train, Rows)
-            part = replace(session, callbacks=(), verbose=0).subsession(f"trial-{i}", **options)
-            search = StructureSearch(training.epochs, self.search.law, **settings)
-            try:
-                with warnings.catch_warnings():  # of networks that are not those of the fit
-                    warnings.simplefilter("ignore", ConvergenceWarning)
-                    starts = tried.starts(encoded, len(inside))
-                    given = _settings(encoded, part, starts[0], training)
-                    fitted, _ = crossfit(starts, encoded.train, inside, outside, search=search, **given)
-            except DivergenceError:
-                if not found:
-                    return ()
-                found.append(None)
-                continue
-            densities = fitted.log_densities
-            assert densities is not None
-            q = torch.tensor([search.q[n] for n in densities.numbers], dtype=torch.float64, device="cpu")
-            found.append(RowScores(densities.rows, densities.mix(q), densities.weight))
-        return compare(self.search.trials, found, table.group)
+            rounds = eliminate(found, found[start], encoded.train.x, encoded.schema, train, table.group)
+            fewer = choose([found[start], *rounds], table.group) if rounds else found[start]
+            rest = [options for options in self.search.trials if options != fewer.options and fewer.kept is not None]
+            others = [train(options, fewer.kept) for options in rest]
+            if fewer.kept is not None:
+                best = choose([found[0], best, choose([fewer, *others], table.group)], table.group)
+            found += [*rounds, *others]
+        trials = describe(found, best, table.group)
+        if best.kept is None:
+            return trials, None
+        column = number_columns(table.with_numbers(best.options.get("numbers", "plain")).schema)
+        return trials, spread(best.kept[:, column], int(table.folds.max()) + 1)
+
+    def _train_trial(
+        self,
+        problem: Problem,
+        table: Prepared,
+        session: Session,
+        training: Training,
+        folds: tuple[Sequence[Tensor], Sequence[Tensor]],
+        used: Tensor | None,
+    ) -> tuple[RowScores | None, Sequence[Model]]:
+        """Train the networks of one trial; return their scores, None if they diverged, and the networks."""
+        assert isinstance(table.train, Rows)
+        # the support does not grow
+        settings = {**self.search.settings, "first": STRUCTURES, "widest": sys.maxsize}
+        search = StructureSearch(training.epochs, self.search.law, **settings)
+        try:
+            with warnings.catch_warnings():  # of networks that are not those of the fit
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                starts = problem.starts(table, len(folds[0]))
+                given = _settings(table, session, starts[0], training)
+                fitted, _ = crossfit(starts, table.train, *folds, used=used, search=search, **given)
+        except DivergenceError:
+            return None, ()
+        densities = fitted.log_densities
+        assert densities is not None
+        q = torch.tensor([search.q[n] for n in densities.numbers], dtype=torch.float64, device="cpu")
+        scores = RowScores(densities.rows, densities.mix(q), densities.weight)
+        return scores, () if fitted.diverged else list_members(fitted.model)
 
     def _shrink_noise(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Reduce the noise from that of single networks to that of their average, if it was fitted."""
@@ -307,9 +365,12 @@ class CrossFit:
         return fits
 
     def train_networks(
-        self, problem: Problem, table: Prepared, session: Session
+        self, problem: Problem, table: Prepared, session: Session, used: Tensor | None = None
     ) -> tuple[Fitted, OutOfFold, StructureSearch | None]:
-        """Train networks, and fit the posterior over structure to out-of-fold rows; the noise is that of training."""
+        """Train networks, and fit the posterior over structure to out-of-fold rows; the noise is that of training.
+
+        Cross-fitted networks use the features in the mask `used`, of shape (networks, D), or all features.
+        """
         rows, valid, folds = table.train, table.valid, table.folds
         plan = self.svi.plan
         # with K folds, each network is trained on (K - 1) / K of the rows
@@ -334,7 +395,7 @@ class CrossFit:
             seen = predict_held_out(fitted.model, valid, seed)
         elif folds is not None:
             assert isinstance(rows, Rows)
-            fitted, seen = crossfit(starts, rows, *fold_indices(folds), **settings)
+            fitted, seen = crossfit(starts, rows, *fold_indices(folds), used=used, **settings)
             folds = torch.from_numpy(without(folds.numpy(), fitted.diverged))
         else:
             assert isinstance(rows, Rows)
@@ -393,6 +454,11 @@ class Then:
         for step in self.steps:
             fitted = step(fitted, table)
         return fitted
+
+
+def _with_features(session: Session, used: Tensor | None) -> Session:
+    """Return a session whose checkpoints depend on the features that each network uses."""
+    return session if used is None else replace(session, lasting={**session.lasting, "features": used.int().tolist()})
 
 
 def _settings(

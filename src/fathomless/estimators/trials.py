@@ -4,6 +4,7 @@ The networks of every trial are cross-fitted on the same folds for 500 steps, or
 with four structures. The trial with the largest mean log-likelihood of out-of-fold rows is chosen if its gain over the
 first trial exceeds 0.01 nats per row and two standard errors of the paired difference. Otherwise the first trial is
 chosen. The smallest gain is needed because trials with other seeds differ by more than the errors of rows suggest.
+Further trials eliminate columns (:mod:`fathomless.estimators.selection`).
 
 There are no trials, and the first options are used, if the networks of a trial would have fewer than 250 steps. With
 200 steps, the choice of the prior is wrong on one of the published tables (``benchmarks/results/priors.txt``).
@@ -21,8 +22,9 @@ from torch import Tensor
 
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.fit_diagnostics import Trial
+from fathomless.posterior.model import Model
 
-__all__ = ["STRUCTURES", "RowScores", "compare", "join_folds", "shorten"]
+__all__ = ["STRUCTURES", "Attempt", "RowScores", "choose", "describe", "join_folds", "measure_gain", "shorten"]
 
 STRUCTURES = 4  #: number of structures of a trial
 
@@ -52,49 +54,82 @@ class RowScores:
     weight: Tensor | None = None
 
 
-def compare(
-    options: Sequence[Mapping[str, Any]], scores: Sequence[RowScores | None], group: Tensor | None = None
-) -> tuple[Trial, ...]:
-    """Compare trials on the rows that they have in common with the first one.
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """Cross-fitted networks of one trial, and their scores.
+
+    Attributes
+    ----------
+    options : mapping
+        Options of the networks.
+    scores : RowScores, optional
+        Scores of the out-of-fold rows; None if the training diverged.
+    networks : sequence of F Model
+        Networks, in the order of the folds; empty if one of them diverged.
+    kept : Tensor of bool, shape (F, columns), optional
+        Columns that each network uses; all by default.
+    """
+
+    options: Mapping[str, Any]
+    scores: RowScores | None
+    networks: Sequence[Model] = ()
+    kept: Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        """Number of columns that each network uses; 0 for all."""
+        return 0 if self.kept is None else int(self.kept[0].sum())
+
+
+def choose(attempts: Sequence[Attempt], group: Tensor | None = None) -> Attempt:
+    """Return the trial with the largest clear gain over the first one, which has not diverged; else the first one."""
+    gains = _measure_gains(attempts, group)
+    clear = [gain if gain > max(_ERRORS * error, _LEAST) else 0.0 for gain, error in gains]
+    return attempts[clear.index(max(clear))]
+
+
+def describe(attempts: Sequence[Attempt], chosen: Attempt, group: Tensor | None = None) -> tuple[Trial, ...]:
+    """Describe trials by their gains on the rows that they have in common with the first one.
 
     Parameters
     ----------
-    options : sequence of mappings
-        Options of each trial; the first one is the default.
-    scores : sequence of RowScores or None
-        Scores of each trial; None if its training diverged.
+    attempts : sequence of Attempt
+        Networks of each trial. The first one has the default options and has not diverged.
+    chosen : Attempt
+        The chosen one.
     group : Tensor of int64, shape (rows of the table,), optional
         Group of each row of the table. The standard error is that of independent groups.
 
     Returns
     -------
     tuple of Trial
-        One for each trial that did not diverge, in order, of which one is chosen. Empty if the first one diverged.
+        One for each trial that did not diverge, in order.
 
     Examples
     --------
     >>> rows = torch.arange(4, device="cpu")
     >>> first = RowScores(rows, torch.tensor([-1.0, -2.0, -1.0, -2.0], device="cpu").double())
     >>> other = RowScores(rows, first.log_density + torch.tensor([0.4, 0.5, 0.6, 0.5], device="cpu"))
-    >>> [(trial.gain, trial.chosen) for trial in compare([{"width": 4}, {"width": 8}], [first, other])]
+    >>> attempts = [Attempt({"width": 4}, first), Attempt({"width": 8}, other)]
+    >>> [(trial.gain, trial.chosen) for trial in describe(attempts, choose(attempts))]
     [(0.0, False), (0.5..., True)]
     """
-    first = scores[0]
-    if first is None:
-        return ()
-    gains: list[tuple[Mapping[str, Any], float, float]] = [(options[0], 0.0, 0.0)]
-    for given, other in zip(options[1:], scores[1:], strict=True):
-        if other is not None:
-            gains.append((given, *_gain(first, other, group)))
-    clear = [gain if gain > max(_ERRORS * error, _LEAST) else 0.0 for _, gain, error in gains]
-    best = clear.index(max(clear))
+    gains = _measure_gains(attempts, group)
     return tuple(
-        Trial(options=dict(given), gain=gain, error=error, chosen=i == best)
-        for i, (given, gain, error) in enumerate(gains)
+        Trial(options=dict(tried.options), gain=gain, error=error, chosen=tried is chosen, columns=tried.columns)
+        for tried, (gain, error) in zip(attempts, gains, strict=True)
+        if tried.scores is not None
     )
 
 
-def _gain(first: RowScores, other: RowScores, group: Tensor | None) -> tuple[float, float]:
+def _measure_gains(attempts: Sequence[Attempt], group: Tensor | None) -> list[tuple[float, float]]:
+    """Return the gain of each trial over the first one, and its standard error."""
+    first, *others = (attempt.scores for attempt in attempts)
+    assert first is not None
+    return [(0.0, 0.0), *((0.0, math.inf) if other is None else measure_gain(first, other, group) for other in others)]
+
+
+def measure_gain(first: RowScores, other: RowScores, group: Tensor | None = None) -> tuple[float, float]:
     """Return the mean difference of the log-likelihoods of common rows, and its standard error."""
     common = torch.isin(first.rows, other.rows)
     difference = other.log_density[torch.isin(other.rows, first.rows)] - first.log_density[common]

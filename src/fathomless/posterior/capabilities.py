@@ -25,6 +25,7 @@ __all__ = [
     "NaturalGradient",
     "Recordable",
     "Resizable",
+    "SelectsInputs",
     "get_blueprint",
     "missing_capability",
     "rebuild",
@@ -144,6 +145,18 @@ class LinearHeads(Model, ABC):
     @abstractmethod
     def replace_heads(self, heads: Mapping[int, nn.Module]) -> None:
         """Replace the heads of some structures."""
+
+
+class SelectsInputs(Model, ABC):
+    """A model with a linear map of its D inputs, of which it can leave some out."""
+
+    @abstractmethod
+    def first_weight(self) -> Tensor:
+        """Return the weights of the first map, shape (H, D)."""
+
+    @abstractmethod
+    def select_inputs(self, used: Tensor) -> None:
+        """Set all weights of the inputs outside a mask to 0, in place; `used` is a Tensor of bool, shape (D,)."""
 
 
 class JointlyTrainable(Model, ABC):

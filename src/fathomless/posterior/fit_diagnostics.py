@@ -365,12 +365,15 @@ class Trial(Record):
         the first trial.
     chosen : bool
         True if the networks of the fit have these options.
+    columns : int
+        Number of columns that each network uses, by the selection of :mod:`fathomless.estimators.selection`; 0 for all.
     """
 
     options: Mapping[str, Any]
     gain: float
     error: float
     chosen: bool
+    columns: int = 0
 
     def __post_init__(self) -> None:
         """Check that the options are a mapping."""

@@ -17,7 +17,7 @@ from fathomless.nn.layers import (
 )
 from fathomless.nn.stacked import Apart, StackedLinear
 
-__all__ = ["Charges", "tabulate_charges"]
+__all__ = ["Charges", "find_first", "tabulate_charges"]
 
 
 class Charges(NamedTuple):
@@ -86,7 +86,7 @@ def tabulate_charges(
     owners, sizes = [], []
     plain, column, bayesian = [], [], []  # coefficients of point estimates, of the first map and of Bayesian parts
     layer = dict(parts).get("layers.1")
-    first = _find_first(layer) if prior.columns and layer is not None else []
+    first = find_first(layer) if prior.columns and layer is not None else []
     gaussian = replace(prior, columns=False)
     for name, part in parts:
         kind, _, number = name.partition(".")
@@ -110,13 +110,13 @@ def tabulate_charges(
     return Charges(owners, sizes, first, prior.scale, table.contiguous())
 
 
-def _find_first(layer: nn.Module) -> list[nn.Module]:
+def find_first(layer: nn.Module) -> list[nn.Module]:
     """Return the first linear map of a layer, one for each network of stacked ones; [] if other weights come first."""
     for inner in layer.modules():
         if isinstance(inner, BayesianLayer):
             return []
         if isinstance(inner, Apart):
-            return [linear for member in inner.members for linear in _find_first(member)]
+            return [linear for member in inner.members for linear in find_first(member)]
         if list(inner.parameters(recurse=False)):
             return [inner] if isinstance(inner, nn.Linear | StackedLinear) and inner.weight.shape[-1] else []
     return []

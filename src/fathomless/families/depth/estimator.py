@@ -15,6 +15,7 @@ from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
+from fathomless.estimators.selection import share_using
 from fathomless.estimators.strategies import SearchOptions, Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.values import HMC
@@ -26,6 +27,7 @@ from fathomless.families.depth.law_fit import make_law_fit
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, compute_relevance
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.out_of_fold.search import FIRST, Law
+from fathomless.posterior.capabilities import SelectsInputs
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.posterior.laws import (
@@ -62,6 +64,9 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     trials_ : list of dict
         Options compared by a short training (``weight_prior="auto"``, ``numbers="auto"``): "options", "gain" in
         out-of-fold log-likelihood over the first ones in nats per row, its standard "error", and "chosen"; else empty.
+        Trials with selected columns also have the number of "columns" of each network.
+    columns_used_ : dict of str to float
+        Share of the networks that use each column, if columns were selected (``weight_prior="auto"``); else empty.
     """
 
     fit_diagnostics_: CrossFitDiagnostics
@@ -71,6 +76,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     depth_posterior_single_: dict[int, float]
     kinds_: list[dict[str, Any]]
     trials_: list[dict[str, Any]]
+    columns_used_: dict[str, float]
     sampling_: dict[int, dict[str, Any]]
 
     shown = FAMILY.progress
@@ -80,6 +86,9 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         stacked = diagnostics.structure
         self.kinds_ = [kind.to_json() for kind in diagnostics.kinds]
         self.trials_ = [trial.to_json() for trial in diagnostics.trials]
+        selected = any(trial.chosen and trial.columns for trial in diagnostics.trials)
+        networks = cast(list[SelectsInputs], list_members(self.model_))
+        self.columns_used_ = share_using(networks, self.schema_) if selected else {}
         self.sampling_ = {int(number): dict(record) for number, record in diagnostics.sampling.items()}
         # cross-fitted networks of one architecture have the same weights of depths; the first one stands for all
         one_law = stacked is not None and not self.kinds_
@@ -155,7 +164,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             trials = priors
             if prepared.undecided:
                 trials = (*({"numbers": "plain", **prior} for prior in priors), {"numbers": "binned", **priors[0]})
-            search = replace(search, trials=trials)
+            search = replace(search, trials=trials, eliminates=1 if len(priors) > 1 else None)
             return Then(
                 self._cross_fit_or_svi(search, prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fathomless.families.depth.divergence import tabulate_charges
+from fathomless.families.depth.divergence import find_first, tabulate_charges
 from fathomless.families.depth.parts import (
     apply_heads,
     check_options,
@@ -50,6 +50,7 @@ from fathomless.posterior.capabilities import (
     Mergeable,
     NaturalGradient,
     Recordable,
+    SelectsInputs,
 )
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -76,7 +77,15 @@ _MISMATCH = (
 
 
 class UnboundedDepth(
-    Growing, NaturalGradient, ListedStructure, LinearHeads, JointlyTrainable, Mergeable, HasLogJoint, Recordable
+    Growing,
+    NaturalGradient,
+    ListedStructure,
+    LinearHeads,
+    JointlyTrainable,
+    SelectsInputs,
+    Mergeable,
+    HasLogJoint,
+    Recordable,
 ):
     """A network with a posterior over its depth.
 
@@ -397,6 +406,24 @@ class UnboundedDepth(
             assert isinstance(model, UnboundedDepth)
             model.rebuild(self.blueprint())
             model.load_state_dict({**unstack(self, i), **self.structure_parameters()})
+
+    def first_weight(self) -> Tensor:
+        """Return the weights of the first layer, or of the head of depth 0 if there are no layers."""
+        maps = self._input_maps()
+        if not maps:
+            raise DataError("inputs were selected for a network without a linear map of its inputs; keep all inputs")
+        return maps[0].weight.detach()
+
+    @torch.no_grad()
+    def select_inputs(self, used: Tensor) -> None:
+        """Set the weights of inputs outside a mask to 0, in the first layer and in the head of depth 0."""
+        for linear in self._input_maps():
+            linear.weight[..., ~used.to(linear.weight.device)] = 0.0
+
+    def _input_maps(self) -> list[nn.Linear]:
+        """Return the linear maps of the inputs: those of the first layer, and then that of the head of depth 0."""
+        parts = [parts[name] for parts, name in ((self.layers, "1"), (self.heads, "0")) if name in parts]
+        return [linear for part in parts for linear in find_first(part) if isinstance(linear, nn.Linear)]
 
     def _part(self, kind: str, depth: int) -> nn.Module:
         """Return a layer, a head or the shared head; build it if it does not exist."""

@@ -68,9 +68,11 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         Standard deviation of the prior of each weight, or a prior that depends on the shapes of the layers. "columns"
         is ``WeightPrior(columns=True)``, for point estimates: the scale of the weights of each column in the first
         layer is inferred, so that columns without information have little influence. "auto" compares 1 and "columns" by
-        a short training if point estimates of "mlp" or "residual" networks of free depth are cross-fitted to several
-        features for 500 steps or more, with a posterior over depth from out-of-fold rows. Otherwise it is 1, as with
-        `candidates`. With ``weights="hmc"`` all scales are inferred.
+        a short training, and selects columns: each network keeps those with the largest influence in its own training
+        rows, in a number chosen by out-of-fold rows (:mod:`fathomless.estimators.selection`). It needs point estimates
+        of "mlp" or "residual" networks of free depth, cross-fitted to several features for 500 steps or more, with a
+        posterior over depth from out-of-fold rows. Otherwise it is 1, as with `candidates`. With ``weights="hmc"`` all
+        scales are inferred.
     """
 
     depth_law: "str | int | DepthLaw" = option(

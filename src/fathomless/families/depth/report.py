@@ -172,7 +172,7 @@ def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> St
     if estimator.trials_:
         trials = [
             (
-                _show_options(trial["options"]),
+                _show_trial(trial),
                 f"{trial['gain']:+.3f} ± {trial['error']:.3f}",
                 "yes" if trial["chosen"] else "no",
             )
@@ -180,7 +180,18 @@ def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> St
         ]
         table = TextTable("Gain in out-of-fold log-likelihood, in nats per row", ("Option", "Gain", "Used"), trials)
         groups.append(Group("Options chosen by a short training", [], table))
+    if estimator.columns_used_:
+        shares = sorted(estimator.columns_used_.items(), key=lambda pair: -pair[1])
+        used = [(name, percent(share)) for name, share in shares if share > 0.0]
+        caption = f"{len(used)} of {len(shares)} columns are used by at least one network"
+        groups.append(Group("Selected columns", [], TextTable(caption, ("Column", "Networks"), used)))
     return StructureSection(groups, [_path_figure(estimator)], f"{_ABOUT} {_WEIGHTS}")
+
+
+def _show_trial(trial: Mapping[str, Any]) -> str:
+    """Return the options of a trial, and its number of columns if they were selected, as text."""
+    columns = trial.get("columns")
+    return _show_options({**trial["options"], "columns": columns} if columns else trial["options"])
 
 
 def _show_options(options: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.capabilities import JointlyTrainable, missing_capability
+from fathomless.posterior.capabilities import JointlyTrainable, SelectsInputs, missing_capability
 from fathomless.posterior.ensemble import Ensemble, check_no_shared_parameters
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
@@ -257,6 +257,7 @@ def crossfit(
     inside: Sequence[Tensor],
     outside: Sequence[Tensor],
     *,
+    used: Tensor | None = None,
     training: Training,
     search: StructureSearch | None = None,
     seed: int = 0,
@@ -274,6 +275,8 @@ def crossfit(
         All N rows, on the models' device.
     inside, outside : sequences of F Tensors of int64
         Indices of the training rows and of the out-of-fold rows of each network; see :func:`fold_indices`.
+    used : Tensor of bool, shape (F, D), optional
+        Features that each network uses. The weights of the others are 0.
     training, search, seed, callbacks, progress, resume
         As in :func:`~fathomless.inference.variational.svi.fit`.
 
@@ -301,8 +304,8 @@ def crossfit(
         try:
             fitted, out_of_fold = _fit_jointly(
                 [starts[i] for i in kept],
-                StackedRows.of(table, [inside[i] for i in kept]),
-                StackedRows.of(table, [outside[i] for i in kept]),
+                StackedRows.of(table, [inside[i] for i in kept], None if used is None else used[kept]),
+                StackedRows.of(table, [outside[i] for i in kept], None if used is None else used[kept]),
                 training=training,
                 search=search,
                 seed=seed,
@@ -346,10 +349,20 @@ def _fit_jointly(
         f"joint training of {len(models)} networks of {memory.human(size)}",
         lambda share: f"{int(share * len(models))} fit: set members, or a smaller width",
     )
+    _select_inputs(models, train.used)
     stacked = first.stack(models[1:])
     likelihood = StackedLikelihood([likelihood for _, likelihood in starts])
     fitted = fit(stacked, likelihood.to(first.device), train, valid, seed=seed, **settings)
     stacked.unstack(models)
+    _select_inputs(models, train.used)  # parts that were created in training, too
     out_of_fold = predict_held_out(stacked, valid, seed)
     ensemble = Ensemble(models).eval()
     return replace(fitted, model=ensemble, likelihood=likelihood.mean(starts[0][1])), out_of_fold
+
+
+def _select_inputs(models: Sequence[Model], used: Tensor | None) -> None:
+    """Set the weights of the features that networks do not use to 0."""
+    for model, features in zip(models, () if used is None else used, strict=used is not None):
+        if not isinstance(model, SelectsInputs):
+            raise missing_capability(model, SelectsInputs, "a selection of columns", "set weight_prior=1.0")
+        model.select_inputs(features)

@@ -172,11 +172,12 @@ class Predictor:
             lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
         )
         units = self.task.units(self.target)
+        dtype = list_members(self.model)[0].dtype  # that of every network
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
             encoded = encode(slice(start, start + PREDICTED_AT_ONCE))
             # the yield is outside this block: the caller's gradient mode must not change
             with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
-                x = torch.as_tensor(encoded, dtype=self.model.dtype).to(device)
+                x = torch.as_tensor(encoded, dtype=dtype).to(device)
                 # the same seed for every part: all rows have the same weight draws
                 draws = self.model.draw(x, draws_each, as_generator(fold_in(self.seed, "predict")))
                 _check_finite(draws.f, start)

@@ -5,14 +5,15 @@ of all members, and its evidence bound is the weighted mean of their bounds. (Th
 bound further. It does not depend on any parameter and is left out.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from fathomless.posterior.capabilities import Resizable
-from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.model import Deferred, Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
@@ -102,10 +103,13 @@ class Ensemble(Resizable):
         """
         member_draws = [member.draw(x, n, generator) for member in self._list_members()]
         weight = self.log_weight.exp().unbind()  # scalars
-        divergence: dict[str, Tensor] = {}
-        for draws, share in zip(member_draws, weight, strict=True):
-            for name, term in draws.divergence.items():
-                divergence[name] = divergence.get(name, 0.0) + share * term
+        terms = [draws.divergence for draws in member_draws]
+        names = dict.fromkeys(name for of_member in terms for name in of_member)
+        divergence: Mapping[str, Tensor]
+        if all(isinstance(of_member, Deferred) for of_member in terms):
+            divergence = Deferred({name: partial(_average, terms, weight, name) for name in names})
+        else:
+            divergence = {name: _average(terms, weight, name) for name in names}
         return Draws(
             f=torch.cat([draws.f for draws in member_draws]),  # (ΣS, B, K)
             log_weight=torch.cat([d.log_weight + w for d, w in zip(member_draws, self.log_weight, strict=True)]),
@@ -177,3 +181,12 @@ def _number_structures(member_draws: Sequence[Draws]) -> Tensor:
         numbers.append(number + first)
         first += len(draws.structure)
     return torch.cat(numbers)
+
+
+def _average(terms: Sequence[Mapping[str, Tensor]], shares: Sequence[Tensor], name: str) -> Tensor:
+    """Return the weighted mean of a divergence of several models; a model without it counts as 0."""
+    total = torch.zeros((), device=shares[0].device)
+    for of_member, share in zip(terms, shares, strict=True):
+        if name in of_member:
+            total = total + share * of_member[name]
+    return total

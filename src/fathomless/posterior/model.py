@@ -6,7 +6,7 @@ uncertainty are computed from them, independent of the family. Optional capabili
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import final
@@ -17,7 +17,35 @@ from torch import Tensor, nn
 from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
-__all__ = ["Draws", "Model"]
+__all__ = ["Deferred", "Draws", "Model"]
+
+
+class Deferred(Mapping[str, Tensor]):
+    """Mapping whose values are computed when they are read, from the parameters at that time.
+
+    Parameters
+    ----------
+    terms : mapping of str to callable
+        Function that returns the value of each key.
+
+    Examples
+    --------
+    >>> terms = Deferred({"weights": lambda: torch.zeros((), device="cpu")})
+    >>> list(terms), terms["weights"].item()
+    (['weights'], 0.0)
+    """
+
+    def __init__(self, terms: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._terms = dict(terms)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._terms[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._terms)
+
+    def __len__(self) -> int:
+        return len(self._terms)
 
 
 @dataclass(frozen=True)
@@ -34,7 +62,8 @@ class Draws:
         Structure of each draw; draws with equal entries differ in their weights only. A family that draws structures
         draws several sets of weights for each, so that both parts of the uncertainty can be separated.
     divergence : mapping of str to scalar Tensor
-        Named Kullback-Leibler terms in nats, for the whole data set (not per row).
+        Named Kullback-Leibler terms in nats, for the whole data set (not per row). Predictions do not need them: a
+        model may compute them when they are read (:class:`Deferred`).
     tempered : frozenset of str
         Terms that are multiplied by a temperature: those of the weights.
     sampled : bool

@@ -19,9 +19,10 @@ from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
 from fathomless.nn.layers import MeanField, WeightPrior, weight_decay, weight_decay_of_many
+from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth, FreeCategorical, PoissonPrior, UniformPrior
 from fathomless.posterior.likelihoods import Categorical, Gaussian
-from fathomless.posterior.model import Draws
+from fathomless.posterior.model import Deferred, Draws
 from fathomless.system.errors import DataError, DepthError
 
 
@@ -465,3 +466,46 @@ def test_tied_weights_are_charged_once() -> None:
     drawn = MeanField(Tied())
     assert len(drawn.log_scale) == 3  # a matrix, two biases
     assert drawn(torch.zeros(2, 6))[0].shape == (2, 6)
+
+
+# ---- predictions
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_predictions_defer_the_same_divergences(law: str) -> None:
+    model = build(law).eval()
+    both = Ensemble([model, build(law, seed=4).eval()])
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for each in (model, both):
+        with_graph = each.draw(x)
+        with torch.no_grad():
+            draws = each.draw(x)
+        assert isinstance(draws.divergence, Deferred)
+        assert torch.equal(draws.f, with_graph.f)
+        assert torch.equal(draws.log_weight, with_graph.log_weight)
+        assert torch.equal(draws.structure, with_graph.structure)
+        assert dict(draws.divergence).keys() == with_graph.divergence.keys()
+        for name, term in with_graph.divergence.items():
+            torch.testing.assert_close(draws.divergence[name], term.detach())
+        likelihood, y = Categorical(3), torch.zeros(5, dtype=torch.int64)
+        bounds = [elbo(found, likelihood, y, size=5).value.item() for found in (draws, with_graph)]
+        assert bounds[0] == pytest.approx(bounds[1], rel=1e-6)
+
+
+def test_predictions_follow_changed_weights_and_masses() -> None:
+    model = build().eval()
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model.weigh({1: 0.5, 2: 0.5})
+    with torch.no_grad():
+        before = model.draw(x)
+        model.weigh({1: 0.9, 2: 0.1})  # the same support
+        after = model.draw(x)
+        assert before.log_weight.exp().tolist() == pytest.approx([0.5, 0.5])
+        assert after.log_weight.exp().tolist() == pytest.approx([0.9, 0.1])
+        for parameter in model.layers.parameters():
+            parameter.mul_(2.0)
+        assert not torch.equal(model.draw(x).f, after.f)
+        expected = model.train().draw(x).divergence["weights"]
+        torch.testing.assert_close(model.eval().draw(x).divergence["weights"], expected)
+    with torch.no_grad():
+        assert model.float().draw(x.float()).log_weight.dtype == torch.float32

@@ -19,6 +19,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ from fathomless.posterior.laws import (
     TruncatedPoisson,
     depth_terms,
 )
-from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.model import Deferred, Draws, Model
 from fathomless.posterior.structure import ListedPosterior, make_depth_posterior
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.system.rng import building, fold_in
@@ -206,6 +207,8 @@ class UnboundedDepth(
         sparse = [] if self.training else self._sparse_layers
         only_heads = n > 1 and self._only_heads_drawn and not self.training
         hidden = self._hidden(x) if only_heads else None  # computed once for all draws of the heads
+        if not (self.stochastic or self.training or torch.is_grad_enabled()):
+            return self._predict(x, depth)
         passes, sets, sampled = draw_nested(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # under autocast
@@ -230,6 +233,13 @@ class UnboundedDepth(
             sampled=sampled,
             network=None if number is None else number.repeat_interleave(len(self._depths)),
         )
+
+    def _predict(self, x: Tensor, depth: "_DepthWeights") -> Draws:
+        """Evaluate point estimates without gradients; divergences are computed when they are read."""
+        f, _ = self._run_parts(x, None, None)
+        f = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f  # under autocast
+        divergence = Deferred({"weights": partial(self._charge, depth.charge), "depth": lambda: depth.divergence})
+        return Draws(f, depth.log_weight.to(f.dtype), self._depths, divergence)
 
     def structure(self) -> ListedPosterior:
         """Return the posterior over depth."""
@@ -357,6 +367,7 @@ class UnboundedDepth(
         self._given_masses = tuple(mass / total for mass in masses.values())
         self.law = FixedDepth(tuple(depth - self.min_depth for depth in masses), self._given_masses)
         self.law_parameters = nn.ParameterList()
+        self._cached_weights = None
         created = self._extend(None)
         if only:
             self.rebuild({**self.blueprint(), "layers": self.depth, "heads": self._depths_in_use})
@@ -509,12 +520,13 @@ class UnboundedDepth(
     def _weigh_depths(self) -> "_DepthWeights":
         """Return log q, the mean charge of each divergence and KL(q ‖ prior) over the support.
 
-        In training with frozen η the result is cached until the next call of :meth:`grow`. The version counter of a
-        parameter cannot be used to detect a change, since fused optimisers do not increment it.
+        The result is cached for a fixed law, and in training with frozen η until the next call of :meth:`grow`. The
+        version counter of a parameter cannot be used to detect a change, since fused optimisers do not increment it.
         """
         law = list(self.law_parameters)  # functional_call puts in tensors that are not Parameters
         constant = not (self._functional or any(p.requires_grad or not isinstance(p, nn.Parameter) for p in law))
-        frozen = constant and self.training and torch.is_grad_enabled()
+        fixed = not law and not torch.compiler.is_compiling()  # a compiler has tensors without values
+        frozen = constant and (fixed or (self.training and torch.is_grad_enabled()))
         if frozen and self._cached_weights is not None and self._cached_weights.charge.device == self._charges.device:
             return self._cached_weights
         q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
@@ -534,17 +546,29 @@ class UnboundedDepth(
         self, x: Tensor, generator: torch.Generator | None, hidden: list[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         """Return outputs (depths, B, K) and divergences (columns,); given hidden states are not computed again."""
+        f, divergences = self._run_parts(x, generator, hidden)
+        divergence = self._divergence_charges.decay(self._sizes, self._functional)
+        if divergences:
+            drawn = torch.stack([divergences[name].double() for name in self._bayesian])
+            divergence = torch.cat([divergence, drawn])
+        return f, divergence
+
+    @torch.no_grad()
+    def _charge(self, charge: Tensor) -> Tensor:
+        """Return the mean divergence of point estimates, given the mean coefficient of each one."""
+        return (charge * self._divergence_charges.decay(self._sizes, self._functional)).sum()
+
+    def _run_parts(
+        self, x: Tensor, generator: torch.Generator | None, hidden: list[Tensor] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return outputs (depths, B, K), and the divergences of the parts whose weights are drawn, by name."""
         divergences: dict[str, Tensor] = {}
         hidden = self._hidden(x, generator, divergences) if hidden is None else hidden
         at_once = not self._functional and not torch.is_autocast_enabled(x.device.type)
         f = apply_heads(self._heads_in_use, self._linear_heads if at_once else [], hidden, generator, divergences)
         if self.readout is not None:
             f = apply_heads([("readout", self.readout)] * len(f), [], f.unbind(), generator, divergences)
-        divergence = self._divergence_charges.decay(self._sizes, self._functional)
-        if divergences:
-            drawn = torch.stack([divergences[name].double() for name in self._bayesian])
-            divergence = torch.cat([divergence, drawn])
-        return f, divergence
+        return f, divergences
 
     def _extend(self, limit: int | None) -> int:
         """Create the missing layers and heads of the support, at most `limit` layers; return their number."""

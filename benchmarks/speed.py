@@ -4,7 +4,7 @@
     python benchmarks/speed.py step          a training step, relative to a bare loop over a plain network
     python benchmarks/speed.py many          32 networks in one batch, per network, relative to the bare loop
     python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
-    python benchmarks/speed.py sizes         300, 3,000 and 30,000 rows with the defaults, classes and numbers
+    python benchmarks/speed.py sizes         300, 3,000 and 30,000 rows, and 10, 100 and 500 columns, with the defaults
     python benchmarks/speed.py predict       a million rows in chunks: rows per second and peak memory
     python benchmarks/speed.py row           one row with a fitted default: milliseconds
     python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains, relative to a pass through stacked modules
@@ -183,14 +183,19 @@ def fit() -> None:
 
 
 def sizes() -> None:
-    """Print the time of default fits by the number of rows, and their scores on 10,000 other rows."""
-    print("fits of 20 columns with the defaults, CPU seconds, log-likelihood of 10,000 test rows in nats per row")
+    """Print the time of default fits by the size of the table, their scores on 10,000 other rows, and peak memory.
+
+    Five columns of a table have an influence. The columns of a wider table begin with those of a narrower one.
+    """
+    print("fits with the defaults: CPU seconds, log-likelihood of 10,000 test rows in nats per row, peak memory so far")
     warnings.simplefilter("ignore", ConvergenceWarning)
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((40_000, 20))
-    signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3]
-    noise = rng.standard_normal(len(X))
-    for rows in (300, 3_000, 30_000):
+    first = rng.standard_normal((40_000, 20))
+    noise = rng.standard_normal(len(first))
+    whole = np.concatenate([first, rng.standard_normal((40_000, 480))], 1)
+    for rows, columns in ((300, 20), (3_000, 20), (3_000, 10), (3_000, 100), (3_000, 500), (30_000, 20)):
+        X = whole[:, :columns]
+        signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3]
         for name, make, y in (
             ("classes", UnboundedDepthClassifier, (signal + 0.7 * noise > 0).astype(int)),
             ("numbers", UnboundedDepthRegressor, signal + 0.3 * noise * (1 + X[:, 4] ** 2)),
@@ -199,7 +204,9 @@ def sizes() -> None:
             model = make(random_state=0).fit(X[:rows], y[:rows])
             seconds = time.process_time() - start
             score = model.predict_dist(X[30_000:]).log_prob(y[30_000:]).mean()
-            print(f"  {rows:>6,} rows, {name}  {seconds:6.1f} s   {score:.3f}", flush=True)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            size = f"{rows:>6,} rows, {columns:>3} columns, {name}"
+            print(f"  {size}  {seconds:6.1f} s   {score:.3f}   {peak:6,.0f} MiB", flush=True)
 
 
 def row() -> None:

@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -595,3 +596,35 @@ def test_components_of_another_kind_are_refused():
 
     with pytest.raises(DataError, match=r"components of Own returned Tensor; allowed are Classes, .*mixtures"):
         predictive(draws_for(Gaussian()), Own())
+
+
+# ---- rows
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(2, 0.5), Laplace(2, 0.5), Categorical(3), Bernoulli(3)])
+def test_rows_are_those_of_the_whole(likelihood: Any) -> None:
+    whole = predictive(draws_for(likelihood), likelihood)
+    count = len(whole)
+    y = {"Categorical": np.arange(count) % 3, "Bernoulli": np.ones((count, 3))}.get(
+        type(likelihood).__name__, np.zeros((count, 2))
+    )
+    mask = np.arange(count) % 2 == 0
+    for rows in (slice(1, 3), [2, 0], mask, torch.as_tensor(mask), np.array([-1]), slice(None, None, -1)):
+        part = whole[rows]
+        index = np.arange(count)[rows.numpy() if isinstance(rows, torch.Tensor) else rows].copy()
+        assert len(part) == len(index)
+        assert torch.equal(part.log_prob(y[index]), whole.log_prob(y)[torch.tensor(index)])
+    for i in (0, count - 1, -1, np.int64(1)):
+        assert whole[i].shape == (1, *whole.shape[1:])
+        assert torch.equal(whole[i].log_prob(y[[i]]), whole.log_prob(y)[[i]])
+    assert [len(row) for row in whole] == [1] * count  # type: ignore[attr-defined]
+    for wrong in (count, -count - 1, [count], np.ones(count + 1, bool)):
+        with pytest.raises(IndexError):
+            whole[wrong]
+    with pytest.raises(IndexError, match="one axis"):
+        whole[[[0, 1]]]
+    with pytest.raises(IndexError):
+        whole["x"]
+    assert [row.shape[0] for row in np.asarray(whole)] == [1] * count
+    with pytest.raises(TypeError):
+        np.asarray(whole, dtype=float)

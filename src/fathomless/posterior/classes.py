@@ -49,6 +49,10 @@ class ClassPredictive(Predictive):
         """Size of the log probabilities in bytes."""
         return self.log_p.nbytes
 
+    def take(self, rows: Any) -> Self:
+        """Return the prediction of some rows, given by an index or a mask."""
+        return replace(self, log_p=self.log_p[:, rows])
+
     @property
     def each_probs(self) -> Tensor:
         """Class probabilities under each drawn network, shape (S, N, C)."""

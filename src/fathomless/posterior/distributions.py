@@ -87,6 +87,36 @@ class Predictive(ABC):
         """Return the number of rows N."""
         return self.shape[0]
 
+    @abstractmethod
+    def take(self, rows: Any) -> Self:
+        """Return the prediction of some rows, given by an index or a mask."""
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Return the distributions of one row (an integer), or of several: a slice, indices, or a mask.
+
+        The result has an axis of rows, also that of one row.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row.
+        TypeError
+            If `rows` has another type.
+        """
+        index: Any = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        index = [index] if isinstance(index, int | np.integer) else index
+        chosen = np.arange(len(self))[index]
+        if chosen.ndim != 1:
+            raise IndexError(f"rows of shape {chosen.shape} were given; allowed is one axis")
+        return self.take(torch.tensor(np.ascontiguousarray(chosen), device="cpu"))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return an array of objects, shape (N,), with the distribution of each row."""
+        rows = np.empty(len(self), dtype=object)
+        for i in range(len(self)):
+            rows[i] = self[i]
+        return rows if dtype is None else rows.astype(dtype)
+
     @property
     @abstractmethod
     def discrete(self) -> bool:
@@ -240,10 +270,6 @@ class NumberPredictive(Predictive):
     @abstractmethod
     def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
         """Return :meth:`log_prob` of each row's targets and its Monte Carlo error, both (N,), in nats."""
-
-    @abstractmethod
-    def take(self, rows: Any) -> Self:
-        """Return the prediction of some rows, given by an index or a mask."""
 
     @property
     @abstractmethod

@@ -54,6 +54,10 @@ class IndicatorPredictive(Predictive):
         """Size of the log odds in bytes."""
         return self.logit.nbytes
 
+    def take(self, rows: Any) -> Self:
+        """Return the prediction of some rows, given by an index or a mask."""
+        return replace(self, logit=self.logit[:, rows])
+
     @cached_property
     def as_classes(self) -> ClassPredictive:
         """Prediction of every column of every row separately: N · T rows with the classes 0 and 1."""

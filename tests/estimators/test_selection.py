@@ -11,7 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from commands import Call
+from fathomless import UnboundedDepthRegressor, load
+from fathomless.app import runs
 from fathomless.data.frames import fit_schema
 from fathomless.data.rows import Rows
 from fathomless.data.stacked_rows import StackedRows
@@ -268,15 +270,22 @@ def test_saved_fits_keep_their_columns(fitted: UnboundedDepthRegressor, tmp_path
     assert np.array_equal(again.predict(X), fitted.predict(X))
 
 
-def test_features_of_a_category_are_kept_or_left_out_together() -> None:
+def test_features_of_a_category_are_kept_or_left_out_together(call: Call, tmp_path: Path) -> None:
+    """The fit is that of the command line, which names the columns."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({f"n{j}": rng.choice(list("uvwxyz"), 300) for j in range(12)})
     table["town"] = rng.choice(list("abcd"), 300)
     table["size"] = rng.normal(size=300)
     effect = table["town"].map({"a": -1.5, "b": 0.0, "c": 0.5, "d": 1.5}).to_numpy()
-    target = np.where(effect + np.abs(table["size"]) + 0.5 * rng.normal(size=300) > 0.8, "yes", "no")
-    options = {name: value for name, value in OPTIONS.items() if name != "recalibrate"}
-    fit = UnboundedDepthClassifier(**options).fit(table, target)
+    table["target"] = np.where(effect + np.abs(table["size"]) + 0.5 * rng.normal(size=300) > 0.8, "yes", "no")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    options = ["--epochs", 600, "--width", 16, "--cv", 6, "--numbers", "plain", "--seed", 0]
+    said = call("fit", tmp_path / "table.csv", "--target", "target", "--out", tmp_path / "run", *options)
+    assert said.code == 0, said.err
+    fit = runs.load(tmp_path / "run")[0]
+    used = [name for name, share in fit.columns_used_.items() if share > 0.0]
+    assert f"columns: the networks use {len(used)} of 14: " in said.out
+    assert all(repr(name) in said.out for name in used[:10])
     assert fit.columns_used_["town"] == fit.columns_used_["size"] == 1.0
     assert min(fit.columns_used_.values()) == 0.0
     column = number_columns(fit.schema_)

@@ -256,7 +256,7 @@ def test_the_report_shows_trials(fitted: UnboundedDepthRegressor) -> None:
     assert [row[0] for row in trials.rows[:3]] == [
         "weight_prior 1.0",
         "weight_prior columns",
-        "weight_prior columns, columns 8",
+        "weight_prior columns; 8 columns",
     ]
     assert [row[-1] for row in trials.rows].count("yes") == 1
     assert used.caption == f"{len(used.rows)} of 15 columns are used by at least one network"

@@ -108,13 +108,22 @@ def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
             findings=findings_of(findings),
         )
     elif not given.quiet:
-        show(f"{fit.headline}\n{estimator.structure_.kind}: {estimator.structure_.summary}\n")
+        show(f"{fit.headline}\n{estimator.structure_.kind}: {estimator.structure_.summary}\n{_show_columns(estimator)}")
         show(table_of(evaluation))
         show_findings(findings)
         show(f"\nReport: {out / 'report.html'}\nPredict new rows:")
         flag = "" if given.header else " --no-header"
         show(f"  fathomless predict {shlex.quote(str(out))} NEW.csv{flag} --out predictions.csv")
     return 0
+
+
+def _show_columns(estimator: Any) -> str:
+    """Return a line on the columns that the networks use, if they were selected; else an empty text."""
+    from fathomless.data.schema import some
+
+    shares = getattr(estimator, "columns_used_", {})
+    used = [name for name, share in shares.items() if share > 0.0]
+    return f"columns: the networks use {len(used)} of {len(shares)}: {some(used)}\n" if shares else ""
 
 
 class _Fit:

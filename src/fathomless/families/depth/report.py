@@ -190,8 +190,8 @@ def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> St
 
 def _show_trial(trial: Mapping[str, Any]) -> str:
     """Return the options of a trial, and its number of columns if they were selected, as text."""
-    columns = trial.get("columns")
-    return _show_options({**trial["options"], "columns": columns} if columns else trial["options"])
+    options, columns = _show_options(trial["options"]), trial.get("columns")
+    return f"{options}; {columns} columns" if columns else options
 
 
 def _show_options(options: Mapping[str, Any]) -> str:

@@ -61,13 +61,12 @@ def test_importance_is_the_variance_of_the_contribution(widths: list[int], units
     """The contribution of a column to each unit is computed row by row."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(30, sum(widths))) * rng.uniform(0.1, 3.0, sum(widths))
-    weights = rng.normal(size=(2, units, sum(widths)))
+    weight = rng.normal(size=(units, sum(widths)))
     column = np.repeat(np.arange(len(widths)), widths)
-    found = compute_importance([torch.as_tensor(w) for w in weights], torch.as_tensor(x), torch.as_tensor(column))
-    for f, w in enumerate(weights):
-        for c in range(len(widths)):
-            contribution = x[:, column == c] @ w[:, column == c].T
-            assert found[f, c].item() == pytest.approx(contribution.var(0).sum())
+    found = compute_importance(torch.as_tensor(weight), torch.as_tensor(x), torch.as_tensor(column))
+    for c in range(len(widths)):
+        contribution = x[:, column == c] @ weight[:, column == c].T
+        assert found[c].item() == pytest.approx(contribution.var(0).sum())
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
@@ -140,8 +139,9 @@ def run_elimination(by_count: dict[int, float], start: float = 0.5, columns: int
     def train(options: Any, kept: torch.Tensor) -> Attempt:
         return attempt(by_count[int(kept[0].sum())], kept, columns)
 
-    x = torch.eye(columns).repeat(4, 1)
-    return eliminate([first, second], second, x, schema, train)
+    x = torch.cat([torch.eye(columns).repeat(4, 1), 100.0 * torch.eye(columns)])
+    inside = [torch.arange(4 * columns)] * 2  # the last rows train no network
+    return eliminate([first, second], second, x, inside, schema, train)
 
 
 def test_columns_are_halved_until_the_score_falls() -> None:
@@ -302,6 +302,14 @@ def test_given_partitions_keep_all_columns() -> None:
     folds = np.stack([np.arange(120) % 3, np.arange(120) // 40])
     fit = UnboundedDepthRegressor(**{**OPTIONS, "cv": folds}).fit(X, y)
     assert [trial["options"] for trial in fit.trials_] == [{"weight_prior": 1.0}, {"weight_prior": "columns"}]
+    assert fit.columns_used_ == {}
+
+
+@pytest.mark.parametrize("last_layer", ["laplace", "conjugate"])
+def test_heads_with_a_posterior_keep_all_columns(last_layer: str) -> None:
+    """Their posteriors are fitted to all features, also to those that a network would not use."""
+    fit = UnboundedDepthRegressor(**{**OPTIONS, "cv": 3, "width": 4}, last_layer=last_layer).fit(*planted(100, 20))
+    assert len(fit.trials_) == 2
     assert fit.columns_used_ == {}
 
 

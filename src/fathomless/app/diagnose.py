@@ -367,7 +367,7 @@ def _columns_without_importance(summary: FitSummary) -> Iterator[Finding]:
     if gain <= 0.0:
         return
     limit = min(_MATERIAL * _count_targets(summary.estimator), _WITHOUT * gain)
-    used = getattr(summary.estimator, "columns_used_", {})  # no network uses the others
+    used = getattr(summary.estimator, "columns_used_", {})  # the networks leave out the others
     losses = zip(found.columns, found.loss + 2.0 * found.error, strict=True)
     without = [name for name, high in losses if high < limit and used.get(name, 1.0) > 0.0]
     if len(without) >= _MANY_COLUMNS * len(found.columns):

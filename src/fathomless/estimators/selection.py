@@ -1,13 +1,13 @@
 r"""Selection of columns by backward elimination within the training rows of each fold.
 
 The importance of column c for a network with the first weight matrix W, (H, D), is the variance of its contribution to
-the first layer, summed over units. With the covariance C of the features,
+the first layer, summed over units. With the covariance C of the features in the training rows of the network,
 
 .. math:: v_c = \sum_h \mathrm{Var}\Bigl(\sum_{j \in c} W_{hj} x_j\Bigr) = \sum_{j, k \in c} C_{jk} (W^\top W)_{jk} .
 
 Cross-fitted networks are trained for a short time, and each of them keeps the half of its columns with the largest
-importance. This is repeated as long as the log-likelihood of the out-of-fold rows increases. The weights of a network
-depend on its training rows alone, and so do its columns. The number of columns is chosen by all out-of-fold rows.
+importance. This is repeated as long as the log-likelihood of the out-of-fold rows increases. The columns of a network
+depend on the targets of its training rows alone. The number of columns is chosen by all out-of-fold rows.
 
 References
 ----------
@@ -33,6 +33,7 @@ def eliminate(
     attempts: Sequence[Attempt],
     start: Attempt,
     x: Tensor,
+    inside: Sequence[Tensor],
     schema: Schema,
     train: Callable[[Mapping[str, Any], Tensor], Attempt],
     group: Tensor | None = None,
@@ -50,6 +51,8 @@ def eliminate(
         One of these: F networks that use all columns.
     x : Tensor, shape (N, D)
         Encoded features.
+    inside : sequence of F Tensors of int64
+        Indices of the training rows of each network.
     schema : Schema
         Encoding of the columns.
     train : callable
@@ -67,8 +70,11 @@ def eliminate(
     def reduce(attempt: Attempt, count: int) -> Attempt:
         """Train networks that use the most important ones of the columns of other networks."""
         assert attempt.kept is not None
-        weights = [cast(SelectsInputs, network).first_weight() for network in attempt.networks]
-        return train(start.options, keep_largest(compute_importance(weights, x, column), attempt.kept, count))
+        found = [
+            compute_importance(cast(SelectsInputs, network).first_weight(), x[rows.to(x.device)], column)
+            for network, rows in zip(attempt.networks, inside, strict=True)
+        ]
+        return train(start.options, keep_largest(torch.stack(found), attempt.kept, count))
 
     if not start.networks or choose([start, attempts[0]], group) is not start:
         return []
@@ -93,34 +99,34 @@ def number_columns(schema: Schema) -> Tensor:
     return torch.arange(len(counts), device="cpu").repeat_interleave(counts)
 
 
-def compute_importance(weights: Sequence[Tensor], x: Tensor, column: Tensor) -> Tensor:
-    """Return the importance of each column for each network.
+def compute_importance(weight: Tensor, x: Tensor, column: Tensor) -> Tensor:
+    """Return the importance of each column for a network.
 
     Parameters
     ----------
-    weights : sequence of F Tensors, shape (H, D)
-        First weight matrix of each network.
+    weight : Tensor, shape (H, D)
+        First weight matrix.
     x : Tensor, shape (N, D)
-        Encoded features.
+        Encoded features of the training rows of the network.
     column : Tensor of int64, shape (D,)
-        Index of the column of each feature.
+        Index of the column of each feature, ascending.
 
     Returns
     -------
-    float64 Tensor, shape (F, columns)
+    float64 Tensor, shape (columns,)
         Variance of the contribution of each column to the first layer, summed over units.
 
     Examples
     --------
     >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 3.0], [0.0, -3.0]], device="cpu")
-    >>> compute_importance([torch.tensor([[2.0, 1.0]], device="cpu")], x, torch.arange(2, device="cpu"))
-    tensor([[2.0000, 4.5000]], dtype=torch.float64)
+    >>> compute_importance(torch.tensor([[2.0, 1.0]], device="cpu"), x, torch.arange(2, device="cpu"))
+    tensor([2.0000, 4.5000], dtype=torch.float64)
     """
     centred = (x - x.mean(0)).double().cpu()
-    covariance = centred.T @ centred / len(x)
-    own = covariance * (column[:, None] == column)
-    found = torch.stack([(own * (w.T @ w)).sum(1) for w in (weight.double().cpu() for weight in weights)])
-    return torch.zeros(len(found), int(column.max()) + 1, dtype=torch.float64, device="cpu").index_add(1, column, found)
+    weight = weight.double().cpu()
+    counts = column.unique_consecutive(return_counts=True)[1].tolist()
+    parts = zip(centred.split(counts, 1), weight.split(counts, 1), strict=True)
+    return torch.stack([((z.T @ z / len(x)) * (w.T @ w)).sum() for z, w in parts])
 
 
 def keep_largest(importance: Tensor, kept: Tensor, count: int) -> Tensor:

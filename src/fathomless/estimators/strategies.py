@@ -295,15 +295,16 @@ class CrossFit:
                 return (), None
         best = choose(found, table.group)
         start = self.search.eliminates
-        if start is not None and len(table.folds) == 1:
+        # heads with a posterior are fitted to all features
+        if start is not None and len(table.folds) == 1 and problem.head == "point":
             encoded = table.with_numbers(found[start].options.get("numbers", "plain"))
             assert isinstance(encoded.train, Rows)
-            rounds = eliminate(found, found[start], encoded.train.x, encoded.schema, train, table.group)
+            rounds = eliminate(found, found[start], encoded.train.x, inside, encoded.schema, train, table.group)
             fewer = choose([found[start], *rounds], table.group) if rounds else found[start]
             rest = [options for options in self.search.trials if options != fewer.options and fewer.kept is not None]
             others = [train(options, fewer.kept) for options in rest]
             if fewer.kept is not None:
-                best = choose([found[0], best, choose([fewer, *others], table.group)], table.group)
+                best = choose([best, choose([fewer, *others], table.group)], table.group)
             found += [*rounds, *others]
         trials = describe(found, best, table.group)
         if best.kept is None:

@@ -21,12 +21,12 @@ __all__ = ["Deferred", "Draws", "Model"]
 
 
 class Deferred(Mapping[str, Tensor]):
-    """Mapping whose values are computed when they are read, from the parameters at that time.
+    """Mapping of terms, some of which are computed when they are read, from the parameters at that time.
 
     Parameters
     ----------
-    terms : mapping of str to callable
-        Function that returns the value of each key.
+    terms : mapping of str to Tensor or callable
+        Value of each key, or a function that returns it.
 
     Examples
     --------
@@ -35,11 +35,12 @@ class Deferred(Mapping[str, Tensor]):
     (['weights'], 0.0)
     """
 
-    def __init__(self, terms: Mapping[str, Callable[[], Tensor]]) -> None:
+    def __init__(self, terms: Mapping[str, Tensor | Callable[[], Tensor]]) -> None:
         self._terms = dict(terms)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._terms[name]()
+        term = self._terms[name]
+        return term if isinstance(term, Tensor) else term()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._terms)

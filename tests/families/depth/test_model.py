@@ -1,12 +1,15 @@
 """Unbounded depth: section 8 of the method's specification, items 5 to 18, by name (others in test_growth)."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from depth_models import LAWS, NET, build, data, move_to
 from fathomless.data.rows import Rows
@@ -509,3 +512,29 @@ def test_predictions_follow_changed_weights_and_masses() -> None:
         torch.testing.assert_close(model.eval().draw(x).divergence["weights"], expected)
     with torch.no_grad():
         assert model.float().draw(x.float()).log_weight.dtype == torch.float32
+        model.law = FixedDepth((0, 1), (0.3, 0.7))
+        assert model.draw(x.float()).log_weight.exp().tolist() == pytest.approx([0.3, 0.7])
+
+
+@pytest.mark.parametrize("around", ["inference", "fake", "gradient"])
+def test_predictions_leave_no_trace_in_the_model(around: str) -> None:
+    """A prediction in another mode of torch does not change a later training, copy or prediction."""
+    model = build().eval()
+    model.weigh({1: 0.5, 2: 0.5})
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = model.draw(x).f.detach()
+    if around == "inference":
+        with torch.inference_mode():
+            draws = model.draw(x)
+    elif around == "fake":
+        make_fx(lambda x: model.draw(x).f, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+    else:
+        jacrev(lambda x: model.draw(x).f.sum())(x)
+    model.train().draw(x).f.sum().backward()
+    model.eval()
+    with torch.no_grad():
+        draws = pickle.loads(pickle.dumps(copy.deepcopy(model).draw(x)))
+    assert type(draws.log_weight) is Tensor
+    assert torch.equal(draws.f, expected)
+    assert draws.divergence["weights"].item() > 0.0
+    assert draws.divergence["depth"].item() >= 0.0

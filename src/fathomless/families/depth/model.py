@@ -184,6 +184,7 @@ class UnboundedDepth(
         self.readout: nn.Module | None = None  # the shared head; saved models use this name
         self._support: tuple[int, ...] = ()
         self._cached_weights: _DepthWeights | None = None
+        self._fixed_weights: tuple[DepthLaw, _DepthWeights] | None = None  # of a law without parameters
         self._frozen: set[str] = set()  # names of the frozen parameters
         self._given_masses: tuple[float, ...] | None = None  # masses given to the law, for the blueprint
         self._functional = False  # True if functional_call replaces the parameters
@@ -238,7 +239,7 @@ class UnboundedDepth(
         """Evaluate point estimates without gradients; divergences are computed when they are read."""
         f, _ = self._run_parts(x, None, None)
         f = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f  # under autocast
-        divergence = Deferred({"weights": partial(self._charge, depth.charge), "depth": lambda: depth.divergence})
+        divergence = Deferred({"weights": partial(self._charge, depth.charge), "depth": depth.divergence})
         return Draws(f, depth.log_weight.to(f.dtype), self._depths, divergence)
 
     def structure(self) -> ListedPosterior:
@@ -369,6 +370,7 @@ class UnboundedDepth(
         self.law_parameters = nn.ParameterList()
         self._cached_weights = None
         created = self._extend(None)
+        self._keep_fixed_weights()
         if only:
             self.rebuild({**self.blueprint(), "layers": self.depth, "heads": self._depths_in_use})
         return created
@@ -520,17 +522,19 @@ class UnboundedDepth(
     def _weigh_depths(self) -> "_DepthWeights":
         """Return log q, the mean charge of each divergence and KL(q ‖ prior) over the support.
 
-        The result is cached for a fixed law, and in training with frozen η until the next call of :meth:`grow`. The
-        version counter of a parameter cannot be used to detect a change, since fused optimisers do not increment it.
+        The result of a fixed law is kept with the support. In training with frozen η the result is cached until the
+        next call of :meth:`grow`. The version counter of a parameter cannot be used to detect a change, since fused
+        optimisers do not increment it.
         """
+        kept = self._fixed_weights
+        if kept is not None and kept[0] is self.law and kept[1].charge.device == self._charges.device:
+            return kept[1]
         law = list(self.law_parameters)  # functional_call puts in tensors that are not Parameters
         constant = not (self._functional or any(p.requires_grad or not isinstance(p, nn.Parameter) for p in law))
-        fixed = not law and not torch.compiler.is_compiling()  # a compiler has tensors without values
-        frozen = constant and (fixed or (self.training and torch.is_grad_enabled()))
+        frozen = constant and self.training and torch.is_grad_enabled()
         if frozen and self._cached_weights is not None and self._cached_weights.charge.device == self._charges.device:
             return self._cached_weights
-        q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
-        weights = _DepthWeights(log_q, (q[:, None] * self._charges).sum(0), divergence)
+        weights = self._compute_weights()
         self._cached_weights = weights if frozen else None
         return weights
 
@@ -668,6 +672,18 @@ class UnboundedDepth(
             ("_log_prior", log_prior),
         ):
             self.register_buffer(name, table.to(self._device()), persistent=False)
+        self._keep_fixed_weights()
+
+    def _keep_fixed_weights(self) -> None:
+        """Compute the weights of the depths of a law without parameters, outside of any prediction or transform."""
+        self._fixed_weights = None
+        if not len(self.law_parameters):
+            with torch.inference_mode(False), torch.no_grad():
+                self._fixed_weights = self.law, self._compute_weights()
+
+    def _compute_weights(self) -> "_DepthWeights":
+        q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
+        return _DepthWeights(log_q, (q[:, None] * self._charges).sum(0), divergence)
 
 
 def _drop_cached_weights(model: nn.Module, _: object) -> None:

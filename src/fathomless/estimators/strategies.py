@@ -258,15 +258,15 @@ class CrossFit:
     ) -> tuple[tuple[Trial, ...], Tensor | None]:
         """Compare the options of the trials by short trainings on the same folds, without callbacks and display.
 
+        The first trials have all columns. Further ones eliminate columns. If this has a gain, the other options are
+        compared on the columns that remain, too.
+
         Returns
         -------
         trials : tuple of Trial
             Empty if there is nothing to compare.
         used : Tensor of bool, shape (networks of the fit, D), optional
             Features that each network uses, if the chosen trial has selected columns.
-
-        The first trials have all columns. Further ones eliminate columns. If this has a gain, the other options are
-        compared on the columns that remain, too.
         """
         if len(self.search.trials) < 2 or self.by_bound or not self.search.free or table.folds is None:
             return (), None
@@ -300,12 +300,11 @@ class CrossFit:
             encoded = table.with_numbers(found[start].options.get("numbers", "plain"))
             assert isinstance(encoded.train, Rows)
             rounds = eliminate(found, found[start], encoded.train.x, inside, encoded.schema, train, table.group)
-            fewer = choose([found[start], *rounds], table.group) if rounds else found[start]
-            rest = [options for options in self.search.trials if options != fewer.options and fewer.kept is not None]
-            others = [train(options, fewer.kept) for options in rest]
-            if fewer.kept is not None:
+            found += rounds
+            if rounds and (fewer := choose([found[start], *rounds], table.group)).kept is not None:
+                others = [train(options, fewer.kept) for options in self.search.trials if options != fewer.options]
+                found += others
                 best = choose([best, choose([fewer, *others], table.group)], table.group)
-            found += [*rounds, *others]
         trials = describe(found, best, table.group)
         if best.kept is None:
             return trials, None

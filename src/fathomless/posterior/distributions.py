@@ -94,14 +94,12 @@ class Predictive(ABC):
     def __getitem__(self, rows: Any) -> Self:
         """Return the distributions of one row (an integer), or of several: a slice, indices, or a mask.
 
-        The result has an axis of rows, also that of one row.
+        The distribution of one row has an axis of rows, too.
 
         Raises
         ------
         IndexError
-            If there is no such row.
-        TypeError
-            If `rows` has another type.
+            If there is no such row, or if `rows` has another type or several axes.
         """
         index: Any = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         index = [index] if isinstance(index, int | np.integer) else index

@@ -1,5 +1,6 @@
 """Selection of columns by backward elimination in a short training."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ from fathomless.inference.out_of_fold.crossfit import crossfit, fold_indices
 from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
-from fathomless.nn.layers import MeanField
+from fathomless.nn.layers import MeanField, WeightPrior
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.likelihoods import Gaussian
-from fathomless.system.errors import DataError
+from fathomless.system.errors import ConvergenceWarning, DataError
 
 OPTIONS: dict[str, Any] = {
     **{"epochs": 600, "width": 16, "cv": 6, "random_state": 0, "recalibrate": False},
@@ -107,8 +108,8 @@ def test_rows_of_a_network_have_its_features_alone() -> None:
     used = torch.tensor([[True, False, True], [False, True, False]])
     stacked = StackedRows.of(table, [torch.tensor([0, 1, 3]), torch.tensor([2])], used)
     (part,) = stacked.parts(100)
-    assert part.x[:3].tolist() == [[1.0, 0.0, 3.0], [4.0, 0.0, 6.0], [10.0, 0.0, 12.0]]
-    assert part.x[3].tolist() == [0.0, 8.0, 0.0]
+    assert part.x[:3].tolist() == [[1.0, 3.0], [4.0, 6.0], [10.0, 12.0]]
+    assert part.x[3].tolist() == [8.0, 0.0]
     (batch,) = stacked.batches(10, torch.Generator())
     assert torch.equal(batch.x, part.x)
 
@@ -171,10 +172,13 @@ def test_weights_of_inputs_are_set_to_zero() -> None:
     model = UnboundedDepth(blocks.layer, blocks.head, min_depth=0)
     before = model.first_weight().clone()
     used = torch.tensor([True, False, True, False])
-    model.select_inputs(used)
+    x = torch.randn(5, 4)
+    model.keep_inputs(torch.tensor([2, 0, -1]))
+    few = model.draw(torch.stack([x[:, 2], x[:, 0], torch.ones(5)], 1)).f
+    model.restore_inputs()
+    torch.testing.assert_close(model.draw(x).f, few)
     assert torch.equal(model.first_weight()[:, used], before[:, used])
     assert not model.first_weight()[:, ~used].any()
-    x = torch.randn(5, 4)
     changed = torch.where(used, x, torch.randn(5, 4))
     assert torch.equal(model.draw(x).f, model.draw(changed).f)
 
@@ -217,6 +221,59 @@ def test_cross_fitted_networks_train_on_their_features() -> None:
     for network in list_members(fit.model):
         assert isinstance(network, UnboundedDepth)
         assert not network.first_weight()[:, 1].any()
+
+
+def test_a_head_built_later_has_the_kept_inputs() -> None:
+    blocks = MLP(4, 2, 8)
+    model = UnboundedDepth(blocks.layer, blocks.head, min_depth=0)
+    model.weigh({2: 1.0}, only=True)
+    model.keep_inputs(torch.tensor([3, 1]))
+    model.weigh({0: 0.5, 2: 0.5})
+    x = torch.randn(5, 4)
+    few = model.draw(x[:, [3, 1]]).f
+    model.restore_inputs()
+    torch.testing.assert_close(model.draw(x).f, few)
+
+
+def test_a_network_without_some_inputs_has_the_prior_of_the_whole_one() -> None:
+    """The divergence of the kept inputs, and its gradient, are those of a whole network whose other weights are 0."""
+    blocks = MLP(4, 2, 8)
+    prior = WeightPrior(columns=True)
+    model = UnboundedDepth(blocks.layer, blocks.head, min_depth=0, weight_prior=prior)
+    x, gradients, divergences = torch.randn(5, 4), [], []
+    model.keep_inputs(torch.tensor([3, 1]))
+    for inputs in (x[:, [3, 1]], x):
+        divergence = torch.stack(list(model.draw(inputs).divergence.values())).sum()
+        divergences.append(divergence)
+        gradients.append(torch.autograd.grad(divergence, model.layers["1"][0].weight)[0])  # type: ignore[index, union-attr]
+        if len(gradients) == 1:
+            model.restore_inputs()
+    torch.testing.assert_close(divergences[0], divergences[1])
+    torch.testing.assert_close(gradients[0], gradients[1][:, [3, 1]])
+    assert not gradients[1][:, [0, 2]].any()
+
+
+def test_networks_with_their_features_are_trained_again_without_one_that_diverged() -> None:
+    rng = np.random.default_rng(0)
+    table = Rows(torch.as_tensor(rng.normal(size=(60, 3))).float(), torch.as_tensor(rng.normal(size=(60, 1))).float())
+    inside, outside = fold_indices(torch.arange(60)[None] % 4)
+    used = torch.tensor([[True, False, True], [True, True, False], [False, True, True], [False, True, False]])
+    blocks = MLP(3, Gaussian(1).outputs, 8)
+    states = []
+    for left in ([0, 1, 2, 3], [0, 1, 3]):
+        starts = [(UnboundedDepth(blocks.layer, blocks.head, seed=seed), Gaussian(1)) for seed in range(4)]
+        with torch.no_grad():
+            next(starts[2][0].parameters()).fill_(math.nan)
+        parts = [[whole[i] for i in left] for whole in (starts, inside, outside)]
+        training, search = Training(epochs=10, batch_size=30), StructureSearch(10, first=3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fit, _ = crossfit(parts[0], table, *parts[1:], used=used[left], training=training, search=search)
+        states.append(fit.model.state_dict())
+        for network, mask in zip(list_members(fit.model), used[[0, 1, 3]], strict=True):
+            assert isinstance(network, UnboundedDepth)
+            assert torch.equal((network.first_weight() != 0.0).any(0), mask)
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 # ---- fits

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,18 +28,29 @@ class StackedRows:
         Row numbers of each network.
     weight : Tensor, shape (F, M)
         Sample weights of these rows; 0 for padding.
-    used : Tensor of bool, shape (F, D), optional
-        Features that each network uses. The others are 0.
+    kept : Tensor of int64, shape (F, M), optional
+        Indices of the features of each network, −1 for a feature that is 0; all D features of the table by default.
     """
 
     table: Rows
     index: Tensor
     weight: Tensor
-    used: Tensor | None = None
+    kept: Tensor | None = None
 
     @classmethod
     def of(cls, table: Rows, numbers: Sequence[Tensor], used: Tensor | None = None) -> "StackedRows":
-        """Build the stacked rows from the row numbers of each network, and from the features that it uses."""
+        """Build stacked rows.
+
+        Parameters
+        ----------
+        table : Rows
+            All N rows.
+        numbers : sequence of F Tensors of int64
+            Row numbers of each network.
+        used : Tensor of bool, shape (F, D), optional
+            Features that each network uses. Its rows have these features alone, and zeros at the end if another network
+            uses more.
+        """
         longest = max(map(len, numbers))
         device = table.x.device
         index = torch.zeros(len(numbers), longest, dtype=torch.int64)
@@ -48,7 +59,11 @@ class StackedRows:
         for k, rows in enumerate(numbers):
             index[k, : len(rows)] = rows
             weight[k, : len(rows)] = 1.0 if table.weight is None else table.weight[rows.to(device)].cpu()
-        return cls(table, index.to(device), weight.to(device), None if used is None else used.to(device))
+        if used is not None:
+            order = (~used).byte().argsort(dim=1, stable=True)  # the used ones first
+            kept = order.masked_fill(~used.gather(1, order), -1)[:, : max(1, int(used.sum(1).max()))].to(device)
+            table = replace(table, x=table.x.contiguous())
+        return cls(table, index.to(device), weight.to(device), None if used is None else kept)
 
     def __len__(self) -> int:
         return self.index.numel()
@@ -89,8 +104,10 @@ class StackedRows:
 
     def _take(self, index: Tensor, weight: Tensor) -> Rows:
         rows = index.reshape(-1)
-        x, y = (part.index_select(0, rows) for part in (self.table.x, self.table.y))  # several times as fast as x[rows]
-        if self.used is not None:
-            networks, features = self.used.shape
-            x = (x.reshape(networks, -1, features) * self.used[:, None]).reshape(-1, features)
-        return Rows(x, y, weight.reshape(-1))
+        y = self.table.y.index_select(0, rows)  # several times as fast as y[rows]
+        if self.kept is None:
+            return Rows(self.table.x.index_select(0, rows), y, weight.reshape(-1))
+        kept = self.kept[:, None]
+        places = index[..., None] * self.table.x.shape[1] + kept.clamp(min=0)  # in the table as a vector, (F, B, M)
+        x = self.table.x.view(-1).index_select(0, places.reshape(-1)).view_as(places) * (kept >= 0)
+        return Rows(x.reshape(-1, kept.shape[-1]), y, weight.reshape(-1))

@@ -56,12 +56,16 @@ class WeightPrior:
         If true, the weights of each input of the first layer, if this is a linear map, have a common scale that is
         integrated out (:func:`column_decay`): weights of columns without information shrink to 0, and those of other
         columns stay large. Only for point estimates. The head of depth 0, a linear model, has the prior N(0, s²).
+    inputs : int, optional
+        Number of inputs in this prior for each column; that of the first layer by default. A network without some of
+        its inputs has the prior of the whole one.
     """
 
     scale: float = 1.0
     fan_in: bool = False
     norms: bool = False
     columns: bool = False
+    inputs: int | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.scale < math.inf:
@@ -163,7 +167,7 @@ def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -
     return 0.5 * ((mean / prior_scale).square() + ratio - 1.0 - ratio.log()).sum()
 
 
-def column_decay(weight: Tensor, scale: float = 1.0) -> Tensor:
+def column_decay(weight: Tensor, scale: float = 1.0, inputs: int | None = None) -> Tensor:
     r"""Return −log p(W) + log p(0) of the first weight matrix, under a prior with a scale for each input column.
 
     With D columns and H units, the weights :math:`w_j` of column j have a common precision :math:`\alpha_j`,
@@ -185,6 +189,8 @@ def column_decay(weight: Tensor, scale: float = 1.0) -> Tensor:
         First weight matrix, or those of several networks.
     scale : float
         s.
+    inputs : int, optional
+        D of the prior; that of the weight matrix by default.
 
     Returns
     -------
@@ -202,7 +208,7 @@ def column_decay(weight: Tensor, scale: float = 1.0) -> Tensor:
     """
     units, columns = weight.shape[-2:]
     square = weight.square().sum(-2)
-    return 0.5 * (units + 2) * (square * (math.sqrt(columns) / scale**2)).log1p().double().sum()
+    return 0.5 * (units + 2) * (square * (math.sqrt(inputs or columns) / scale**2)).log1p().double().sum()
 
 
 def prior_scales(module: nn.Module, prior: "WeightPrior") -> dict[str, float]:

@@ -155,8 +155,18 @@ class SelectsInputs(Model, ABC):
         """Return the weights of the first map, shape (H, D)."""
 
     @abstractmethod
-    def select_inputs(self, used: Tensor) -> None:
-        """Set all weights of the inputs outside a mask to 0, in place; `used` is a Tensor of bool, shape (D,)."""
+    def keep_inputs(self, kept: Tensor) -> None:
+        """Leave out inputs, in place, until :meth:`restore_inputs`.
+
+        Parameters
+        ----------
+        kept : Tensor of int64, shape (M,)
+            Index of the original input at each of the M inputs; −1 for an input that is always 0.
+        """
+
+    @abstractmethod
+    def restore_inputs(self) -> None:
+        """Restore all inputs, in place; the weights of those that were left out are 0."""
 
 
 class JointlyTrainable(Model, ABC):

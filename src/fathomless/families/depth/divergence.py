@@ -31,8 +31,8 @@ class Charges(NamedTuple):
         Number of elements of each of these.
     first : list of nn.Module
         First linear map of the network, or of each of several networks, if its weights have a scale for each column.
-    scale : float
-        Scale of its prior.
+    prior : WeightPrior
+        Its prior.
     table : float64 Tensor, shape (m, P + first + Bayesian parts)
         Coefficient at each depth of ½|θ|² of each point estimate (1/s² or 0), of the decay of the first map, and of the
         divergence of each Bayesian part (1 or 0).
@@ -41,7 +41,7 @@ class Charges(NamedTuple):
     owners: list[tuple[nn.Module, str]]
     sizes: list[int]
     first: list[nn.Module]
-    scale: float
+    prior: WeightPrior
     table: Tensor
 
     def decay(self, sizes: Tensor, shared: bool) -> Tensor:
@@ -64,7 +64,8 @@ class Charges(NamedTuple):
         if not self.first:
             return decay
         weights = [cast(Tensor, linear.weight) for linear in self.first]
-        return torch.cat([decay, torch.stack([column_decay(weight, self.scale) for weight in weights]).sum()[None]])
+        of_first = [column_decay(weight, self.prior.scale, self.prior.inputs) for weight in weights]
+        return torch.cat([decay, torch.stack(of_first).sum()[None]])
 
 
 def tabulate_charges(
@@ -107,7 +108,7 @@ def tabulate_charges(
             sizes.append(parameters[parameter].numel())
             plain.append([share / scale**2 for share in used])
     table = torch.tensor([*plain, *column, *bayesian], dtype=torch.float64, device="cpu").reshape(-1, len(depths)).T
-    return Charges(owners, sizes, first, prior.scale, table.contiguous())
+    return Charges(owners, sizes, first, prior, table.contiguous())
 
 
 def find_first(layer: nn.Module) -> list[nn.Module]:

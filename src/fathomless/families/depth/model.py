@@ -32,8 +32,10 @@ from fathomless.families.depth.parts import (
     check_part,
     count_head_bases,
     freeze,
+    keep_inputs,
     mean_head,
     restore_gaussian_heads,
+    restore_inputs,
     run_layers,
     unfreeze,
 )
@@ -186,6 +188,7 @@ class UnboundedDepth(
         self._cached_weights: _DepthWeights | None = None
         self._fixed_weights: tuple[DepthLaw, _DepthWeights] | None = None  # of a law without parameters
         self._frozen: set[str] = set()  # names of the frozen parameters
+        self._kept_inputs: tuple[Tensor, int] | None = None  # of a network without some of its inputs, and their number
         self._given_masses: tuple[float, ...] | None = None  # masses given to the law, for the blueprint
         self._functional = False  # True if functional_call replaces the parameters
         self.register_load_state_dict_post_hook(_drop_cached_weights)
@@ -427,16 +430,28 @@ class UnboundedDepth(
             raise DataError("inputs were selected for a network without a linear map of its inputs; keep all inputs")
         return maps[0].weight.detach()
 
-    @torch.no_grad()
-    def select_inputs(self, used: Tensor) -> None:
-        """Set the weights of inputs outside a mask to 0, in the first layer and in the head of depth 0."""
+    def keep_inputs(self, kept: Tensor) -> None:
+        """Leave out inputs in the first layer and in the head of depth 0, also if they are built later."""
+        assert self._kept_inputs is None
+        count = self.first_weight().shape[-1]
+        self._kept_inputs, self.weight_prior = (kept.cpu(), count), dataclasses.replace(self.weight_prior, inputs=count)
         for linear in self._input_maps():
-            linear.weight[..., ~used.to(linear.weight.device)] = 0.0
+            keep_inputs(linear, kept)
+        self._set_support(self._support)
+
+    def restore_inputs(self) -> None:
+        """Restore all inputs of the first layer and of the head of depth 0."""
+        assert self._kept_inputs is not None
+        (kept, count), self._kept_inputs = self._kept_inputs, None
+        self.weight_prior = dataclasses.replace(self.weight_prior, inputs=None)
+        for linear in self._input_maps():
+            restore_inputs(linear, kept, count)
+        self._set_support(self._support)
 
     def _input_maps(self) -> list[nn.Linear]:
         """Return the linear maps of the inputs: those of the first layer, and then that of the head of depth 0."""
         parts = [parts[name] for parts, name in ((self.layers, "1"), (self.heads, "0")) if name in parts]
-        return [linear for part in parts for linear in find_first(part) if isinstance(linear, nn.Linear)]
+        return [linear for part in parts for linear in _linear_maps(part)]
 
     def _part(self, kind: str, depth: int) -> nn.Module:
         """Return a layer, a head or the shared head; build it if it does not exist."""
@@ -617,6 +632,9 @@ class UnboundedDepth(
             part = check_part(kind, depth, build(depth), built)
             if adjust is not None:
                 adjust(part)
+            if self._kept_inputs is not None and (kind, depth) in (("layer", 1), ("head", 0)):
+                for linear in _linear_maps(part):
+                    keep_inputs(linear, self._kept_inputs[0])
             part = with_weights(self.weights, part, self.weight_prior, self.weight_scale)
         return part.to(self._device(), self._weights_dtype()).train(self.training)
 
@@ -684,6 +702,11 @@ class UnboundedDepth(
     def _compute_weights(self) -> "_DepthWeights":
         q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
         return _DepthWeights(log_q, (q[:, None] * self._charges).sum(0), divergence)
+
+
+def _linear_maps(part: nn.Module) -> list[nn.Linear]:
+    """Return the first linear map of a part; [] if other weights come first."""
+    return [linear for linear in find_first(part) if isinstance(linear, nn.Linear)]
 
 
 def _drop_cached_weights(model: nn.Module, _: object) -> None:

@@ -19,8 +19,10 @@ __all__ = [
     "check_part",
     "count_head_bases",
     "freeze",
+    "keep_inputs",
     "mean_head",
     "restore_gaussian_heads",
+    "restore_inputs",
     "run_layers",
     "unfreeze",
 ]
@@ -115,6 +117,26 @@ def apply_heads(
         raise DataError(
             f"the heads return different shapes: {shapes}; each must return (B, K) with the same K"
         ) from error
+
+
+@torch.no_grad()
+def keep_inputs(linear: nn.Linear, kept: Tensor) -> None:
+    """Leave out inputs of a linear map, in place; index −1 is an input with the weight 0."""
+    weight = linear.weight
+    kept = kept.to(weight.device)
+    linear.weight = nn.Parameter(weight[:, kept.clamp(min=0)] * (kept >= 0), requires_grad=weight.requires_grad)
+    linear.in_features = len(kept)
+
+
+@torch.no_grad()
+def restore_inputs(linear: nn.Linear, kept: Tensor, count: int) -> None:
+    """Undo :func:`keep_inputs` in place, for a map of `count` inputs; the weights of the others are 0."""
+    weight = linear.weight
+    kept = kept.to(weight.device)
+    whole = weight.new_zeros(len(weight), count)
+    whole[:, kept[kept >= 0]] = weight[:, kept >= 0]
+    linear.weight = nn.Parameter(whole, requires_grad=weight.requires_grad)
+    linear.in_features = count
 
 
 def check_part(kind: str, depth: int, part: object, others: Iterable[Named]) -> nn.Module:

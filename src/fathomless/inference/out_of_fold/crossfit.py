@@ -7,7 +7,8 @@ was not fitted to it. With R partitions there are R·K networks, and a row is ou
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -349,20 +350,27 @@ def _fit_jointly(
         f"joint training of {len(models)} networks of {memory.human(size)}",
         lambda share: f"{int(share * len(models))} fit: set members, or a smaller width",
     )
-    _select_inputs(models, train.used)
-    stacked = first.stack(models[1:])
-    likelihood = StackedLikelihood([likelihood for _, likelihood in starts])
-    fitted = fit(stacked, likelihood.to(first.device), train, valid, seed=seed, **settings)
-    stacked.unstack(models)
-    _select_inputs(models, train.used)  # parts that were created in training, too
-    out_of_fold = predict_held_out(stacked, valid, seed)
+    with _keep_inputs(models, train.kept):
+        stacked = first.stack(models[1:])
+        likelihood = StackedLikelihood([likelihood for _, likelihood in starts])
+        fitted = fit(stacked, likelihood.to(first.device), train, valid, seed=seed, **settings)
+        stacked.unstack(models)
+        out_of_fold = predict_held_out(stacked, valid, seed)
     ensemble = Ensemble(models).eval()
     return replace(fitted, model=ensemble, likelihood=likelihood.mean(starts[0][1])), out_of_fold
 
 
-def _select_inputs(models: Sequence[Model], used: Tensor | None) -> None:
-    """Set the weights of the features that networks do not use to 0."""
-    for model, features in zip(models, () if used is None else used, strict=used is not None):
-        if not isinstance(model, SelectsInputs):
-            raise missing_capability(model, SelectsInputs, "a selection of columns", "set weight_prior=1.0")
-        model.select_inputs(features)
+@contextmanager
+def _keep_inputs(models: Sequence[Model], kept: Tensor | None) -> Iterator[None]:
+    """Leave out the inputs that networks do not use, as long as the context is active."""
+    reduced: list[SelectsInputs] = []
+    try:
+        for model, inputs in zip(models, () if kept is None else kept, strict=kept is not None):
+            if not isinstance(model, SelectsInputs):
+                raise missing_capability(model, SelectsInputs, "a selection of columns", "set weight_prior=1.0")
+            model.keep_inputs(inputs)
+            reduced.append(model)
+        yield
+    finally:
+        for model in reduced:
+            model.restore_inputs()

@@ -255,13 +255,15 @@ def test_the_default_of_wide_tables_is_plain() -> None:
     assert ColumnOptions(numbers="binned").choose_numbers(10, 100, classes=False) == "binned"
 
 
-def test_unseen_rows_choose_the_encoding_of_smaller_tables() -> None:
+def test_unseen_rows_choose_the_encoding_of_smaller_and_of_wide_tables() -> None:
     options = ColumnOptions(bins=BinsDefault(classes=500, numbers=2000, options={}))
     assert options.compares_numbers(1999, 3, classes=False)
     assert not options.compares_numbers(2000, 3, classes=False)
     assert options.compares_numbers(499, 3, classes=True)
     assert not options.compares_numbers(500, 3, classes=True)
     assert options.compares_numbers(100, 20, classes=False)
+    assert options.compares_numbers(2499, 50, classes=False)  # fewer than 50 rows for each column
+    assert not options.compares_numbers(2500, 50, classes=False)
     assert not options.compares_numbers(99, 3, classes=False)
     assert not options.compares_numbers(199, 40, classes=False)
     assert not ColumnOptions(numbers="plain", bins=options.bins).compares_numbers(300, 3, classes=False)

@@ -311,7 +311,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             task, y = replace(task, censored=True), read_bounds(y, censored)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=task, columns=self._column_options(), before=before)
-        table = table if again is None else replace(table, undecided=again.undecided)
+        table = table if again is None else replace(table, default_numbers=again.default_numbers)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
         if again is not None and again.fold_of_row is not None and isinstance(plan.folds, Splitter):
             plan = replace(plan, folds=again.fold_of_row[: len(again.fold_of_row) // plan.copies])

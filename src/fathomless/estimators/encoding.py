@@ -48,6 +48,9 @@ __all__ = ["BinsDefault", "ClassTask", "ColumnOptions", "NumberTask", "Task", "b
 Array = npt.NDArray[Any]
 _COARSE = 0.1  # step of a lattice in standard deviations above which it bounds a predicted scale
 _ROWS_PER_COLUMN = 5  # below which columns of numbers have no bins by default
+_COMPARED_ROWS = (
+    50  # for each column, below which unseen rows choose between the encodings of numbers in large tables, too
+)
 _FEWEST_ROWS = 100  # from which unseen rows choose between the encodings of numbers
 _HIGHEST_FLOOR = 0.4  # largest such bound, below the initial scale
 
@@ -59,8 +62,8 @@ class BinsDefault:
     Attributes
     ----------
     classes, numbers : int
-        Numbers of rows from which columns of numbers have bins, for a target of classes and of numbers. For smaller
-        tables of 100 rows or more, out-of-fold rows choose between "plain" and "binned".
+        Numbers of rows from which columns of numbers have bins by default, for a target of classes and of numbers.
+        Out-of-fold rows choose between "plain" and "binned" for smaller tables, of 100 rows or more, and for wide ones.
     options : mapping of str to tuple
         Values of options for which this was measured; with other values, columns have no bins.
     """
@@ -114,14 +117,14 @@ class ColumnOptions:
         return "binned" if rows >= (self.bins.classes if classes else self.bins.numbers) else "plain"
 
     def compares_numbers(self, rows: int, columns: int, *, classes: bool) -> bool:
-        """Return True if unseen rows should choose the encoding of columns of numbers.
+        """Return True if unseen rows choose the encoding of columns of numbers.
 
-        These are tables of at least 100 rows for which "auto" may be "binned", and which have fewer rows than the rule
-        requires.
+        These are tables of at least 100 rows, and five for each column, for which "auto" may be "binned". Larger tables
+        are not compared if the rule is "binned" and there are 50 rows or more for each column.
         """
         if self.numbers != "auto" or self.bins is None or rows < max(_FEWEST_ROWS, _ROWS_PER_COLUMN * columns):
             return False
-        return self.choose_numbers(rows, columns, classes=classes) == "plain"
+        return rows < _COMPARED_ROWS * columns or self.choose_numbers(rows, columns, classes=classes) == "plain"
 
 
 @dataclass(frozen=True)
@@ -144,8 +147,6 @@ class _Rows:
 
         Categories are counted by the sample weights alone, so that the classes of rows do not choose the levels.
         """
-        columns = X.shape[1] if len(X.shape) == 2 else 0  # other shapes are refused below
-        numbers = options.choose_numbers(len(X), columns, classes=self.of_classes)
         return fit_schema(
             X,
             weight=weight,
@@ -154,7 +155,7 @@ class _Rows:
             unseen=options.unseen,
             max_levels=options.fixed_levels if options.bins is None else options.max_levels,
             limit=not self.density,
-            numbers="plain" if self.density else numbers,
+            numbers="plain" if self.density else self.choose_numbers(X, options),
         )
 
     def compares_numbers(self, X: Any, options: ColumnOptions) -> bool:
@@ -162,6 +163,11 @@ class _Rows:
         if self.density or len(X.shape) != 2:
             return False
         return options.compares_numbers(len(X), X.shape[1], classes=self.of_classes)
+
+    def choose_numbers(self, X: Any, options: ColumnOptions) -> str:
+        """Return the encoding of the columns of numbers of a table by the number of its rows, "plain" or "binned"."""
+        columns = X.shape[1] if len(X.shape) == 2 else 0  # other shapes are refused elsewhere
+        return options.choose_numbers(len(X), columns, classes=self.of_classes)
 
     def encode_rows(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""

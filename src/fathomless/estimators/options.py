@@ -61,9 +61,10 @@ class TableOptions:
         Encoding of columns of numbers: "plain" is one standardised feature. "binned" adds a bounded copy, indicators of
         frequent values, and bins, which show masses and steps of a column to the first layer. "auto" is "binned" for
         networks of unbounded depth with point estimates from 500 rows on for classes and from 2,000 rows on for
-        numbers. From 100 rows on, a short training of cross-fitted networks chooses between both by out-of-fold rows,
-        under the conditions for ``weight_prior="auto"``. Otherwise, and with fewer than five rows for each column,
-        "auto" is "plain".
+        numbers. A short training of cross-fitted networks chooses between both by out-of-fold rows for smaller tables,
+        of 100 rows or more, and for tables with 5 to 50 rows for each column, under the conditions for
+        ``weight_prior="auto"``. Smaller tables without such a training are "plain", and so are tables with fewer than
+        five rows for each column.
     device : str
         Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}

@@ -87,8 +87,9 @@ class Prepared:
         True if equal rows are separate observations, which are left out one by one; copies are left out together.
     ordered : bool
         True if the folds depend on the order of the rows: blocks, and given folds or splits.
-    undecided : bool
-        True if `schema` has bins, and unseen rows choose between it and its plain encoding; see :meth:`with_numbers`.
+    default_numbers : {"plain", "binned"}, optional
+        Default encoding of columns of numbers if `schema` has bins, and unseen rows choose between it and its plain
+        encoding; None if the encoding is decided. See :meth:`with_numbers`.
     repeats : EqualRows, optional
         Equal rows of the table, if there are any.
     mass : Tensor, shape (M,), optional
@@ -115,25 +116,25 @@ class Prepared:
     group: Tensor | None = None
     apart: bool = False
     ordered: bool = False
-    undecided: bool = False
+    default_numbers: str | None = None
     repeats: EqualRows | None = None
     mass: Tensor | None = None
     resumed: list[dict[str, str]] = field(default_factory=list)
     atom: Tensor | None = None
     atom_held_out: Tensor | None = None
 
-    def with_numbers(self, numbers: str) -> "Prepared":
-        """Return the table with an encoding of columns of numbers, "plain" or "binned", if it is undecided."""
-        if not self.undecided:
+    def with_numbers(self, numbers: str | None = None) -> "Prepared":
+        """Return the table with one encoding of columns of numbers, if it is undecided; the default one for None."""
+        if self.default_numbers is None:
             return self
-        if numbers == "binned":
-            return replace(self, undecided=False)
+        if (numbers or self.default_numbers) == "binned":
+            return replace(self, default_numbers=None)
         features = torch.tensor(self.schema.plain_features, device=self.device)
         assert isinstance(self.train, Rows)
         train = replace(self.train, x=self.train.x[:, features])
         valid = None if self.valid is None else replace(self.valid, x=self.valid.x[:, features])
         schema = self.schema.plain
-        return replace(self, schema=schema, inputs=schema.width, train=train, valid=valid, undecided=False)
+        return replace(self, schema=schema, inputs=schema.width, train=train, valid=valid, default_numbers=None)
 
     @property
     def censored(self) -> bool:
@@ -238,8 +239,8 @@ class Table:
         Indices of these rows in the table.
     rows : int
         Number of rows of the table.
-    undecided : bool
-        True if unseen rows choose between `schema` and its plain encoding.
+    default_numbers : {"plain", "binned"}, optional
+        Default encoding of columns of numbers if unseen rows choose between `schema` and its plain encoding.
     """
 
     schema: Schema
@@ -251,7 +252,7 @@ class Table:
     groups: Array | None
     kept: Array
     rows: int
-    undecided: bool = False
+    default_numbers: str | None = None
 
     @property
     def plain(self) -> Array:
@@ -304,14 +305,15 @@ def read(
     if weight is not None:
         warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
     groups = None if groups is None else read_groups(groups, rows)[kept]
-    undecided = before is None and task.compares_numbers(X, columns)
-    if undecided:
-        columns = replace(columns, numbers="binned")
+    default_numbers = None
+    if before is None and task.compares_numbers(X, columns):
+        default_numbers, columns = task.choose_numbers(X, columns), replace(columns, numbers="binned")
     schema, target = before or (task.fit_schema(X, weight, columns, of_rows), task.fit_target(y, weight))
     x = task.encode_rows(schema, X)
     z = task.encode_target(target, y)
-    undecided = undecided and any(column.bins is not None for column in schema.columns)
-    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows, undecided)
+    if all(column.bins is None for column in schema.columns):
+        default_numbers = None
+    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows, default_numbers)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
 
@@ -359,7 +361,7 @@ def prepare(
         "device": device,
         "apart": rows.apart,
         "ordered": plan.ordered,
-        "undecided": table.undecided,
+        "default_numbers": table.default_numbers,
         "repeats": _summarize(equal),
     }
     if folds is not None:
@@ -395,7 +397,7 @@ def prepare(
         atom_held_out=None if atom is None else atom[torch.from_numpy(held)],
         **common,
     )
-    return single.with_numbers("plain")  # a single network has no out-of-fold rows
+    return single.with_numbers()  # a single network has no out-of-fold rows
 
 
 def _number_atoms(target: Target, rows: Encoded) -> Tensor | None:

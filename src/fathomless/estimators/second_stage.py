@@ -45,6 +45,6 @@ def add_second_stage(fitted: Fitted, others: Prepared, table: Prepared, problem:
         Complete fit.
     """
     trials = fitted.diagnostics.trials if isinstance(fitted.diagnostics, CrossFitDiagnostics) else ()
-    numbers = choose_options(trials).get("numbers", "plain")
+    numbers = choose_options(trials).get("numbers")
     others, table = others.with_numbers(numbers), table.with_numbers(numbers)
     return table, add_atoms(pool_with_trees(recalibrate(fitted, others, problem), others, problem), table)

@@ -191,8 +191,8 @@ class SearchOptions:
         Names of options without effect if the posterior is fitted to out-of-fold rows.
     trials : sequence of mappings
         Options of the networks, of which a short training of cross-fitted networks chooses one; the first by default.
-    eliminates : int, optional
-        Index of the trial from which further trials eliminate columns.
+    eliminates : sequence of int
+        Indices of trials. Further trials eliminate columns from the one with the largest clear gain over the first.
     """
 
     free: bool
@@ -201,7 +201,7 @@ class SearchOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     trials: Sequence[Mapping[str, Any]] = ()
-    eliminates: int | None = None
+    eliminates: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class CrossFit:
         """Compute the networks, the posterior over structure and the noise."""
         settings = {"calibrate": self.svi.plan.calibrate, "free_noise": self.free_noise}
         if len(self.candidates) > 1:
-            table = table.with_numbers("plain")
+            table = table.with_numbers()
             assert table.folds is not None
             fits = self._cross_fit_candidates(problem, table, session)
             return self._shrink_noise(combine(fits, self.candidates, table.folds[0], **settings), table)
@@ -244,7 +244,7 @@ class CrossFit:
         if chosen:
             problem = replace(problem, networks=problem.networks._copy_with(chosen))
             session = _with_features(replace(session, lasting={**session.lasting, **chosen}), used)
-        table = table.with_numbers(chosen.get("numbers", "plain"))
+        table = table.with_numbers(chosen.get("numbers"))
         fitted, seen, search = self.train_networks(problem, table, session, used)
         if trials:
             fitted = replace(fitted, diagnostics=replace(cast(CrossFitDiagnostics, fitted.diagnostics), trials=trials))
@@ -280,7 +280,7 @@ class CrossFit:
 
         def train(options: Mapping[str, Any], kept: Tensor | None = None) -> Attempt:
             """Train the networks of a trial with the given options, and with the columns of a mask."""
-            encoded = table.with_numbers(options.get("numbers", "plain"))
+            encoded = table.with_numbers(options.get("numbers"))
             used = None if kept is None else kept[:, number_columns(encoded.schema)]
             part = _with_features(replace(session, callbacks=(), verbose=0), used)
             part = part.subsession(f"trial-{next(number)}", **options)
@@ -294,21 +294,22 @@ class CrossFit:
             if found[0].scores is None:
                 return (), None
         best = choose(found, table.group)
-        start = self.search.eliminates
+        starts = [found[i] for i in self.search.eliminates if found[i].scores is not None]
         # heads with a posterior are fitted to all features
-        if start is not None and len(table.folds) == 1 and problem.head == "point":
-            encoded = table.with_numbers(found[start].options.get("numbers", "plain"))
+        if starts and len(table.folds) == 1 and problem.head == "point":
+            start = choose(starts, table.group)
+            encoded = table.with_numbers(start.options.get("numbers"))
             assert isinstance(encoded.train, Rows)
-            rounds = eliminate(found, found[start], encoded.train.x, inside, encoded.schema, train, table.group)
+            rounds = eliminate(found, start, encoded.train.x, inside, encoded.schema, train, table.group)
             found += rounds
-            if rounds and (fewer := choose([found[start], *rounds], table.group)).kept is not None:
+            if rounds and (fewer := choose([start, *rounds], table.group)).kept is not None:
                 others = [train(options, fewer.kept) for options in self.search.trials if options != fewer.options]
                 found += others
                 best = choose([best, choose([fewer, *others], table.group)], table.group)
         trials = describe(found, best, table.group)
         if best.kept is None:
             return trials, None
-        column = number_columns(table.with_numbers(best.options.get("numbers", "plain")).schema)
+        column = number_columns(table.with_numbers(best.options.get("numbers")).schema)
         return trials, spread(best.kept[:, column], int(table.folds.max()) + 1)
 
     def _train_trial(

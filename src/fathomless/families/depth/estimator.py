@@ -159,12 +159,16 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             search = self._search()
             linear = self.architecture in ("mlp", "residual")  # "columns" needs a linear first layer
             free = self.weight_prior == "auto" and self._choice("weights") == "map" and linear
-            several = prepared.with_numbers("plain").inputs > 1
+            several = prepared.with_numbers().inputs > 1
             priors: tuple[Mapping[str, Any], ...] = _PRIORS if free and several else ({},)
             trials = priors
-            if prepared.undecided:
+            if prepared.default_numbers == "plain":
                 trials = (*({"numbers": "plain", **prior} for prior in priors), {"numbers": "binned", **priors[0]})
-            search = replace(search, trials=trials, eliminates=1 if len(priors) > 1 else None)
+            elif prepared.default_numbers == "binned":
+                trials = (*({"numbers": "binned", **prior} for prior in priors), {"numbers": "plain", **priors[-1]})
+            # from the last ones, so that bins are kept in the elimination if they have a clear gain
+            scaled = [i for i, options in enumerate(trials) if options.get("weight_prior") == "columns"]
+            search = replace(search, trials=trials, eliminates=scaled[::-1])
             return Then(
                 self._cross_fit_or_svi(search, prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),

@@ -5,9 +5,11 @@
 One line for each table, split and column is printed and added to a file of JSON lines (--out); ``--summary`` prints the
 table of means from it. Regression: mean log density of test rows in nats, in units of the table, RMSE, and coverage of
 90 % intervals. Classification: mean log probability, accuracy, and expected calibration error. ``worst`` is the
-distance of the worst test row below the median row, in nats. ``--seeds 0,1,2,3,4`` fits every split with each of these
-seeds. ``--agreement`` then prints the differences between depths of one split, in units of the reported standard
-errors, and the difference between the reported score and that of single networks on test rows.
+distance of the worst test row below the median row, in nats. "boosting" has the default options of scikit-learn, and
+"stopped" is the boosting of ``fathomless compare``, stopped by held-out rows (:mod:`fathomless.app.peers`).
+``--seeds 0,1,2,3,4`` fits every split with each of these seeds. ``--agreement`` then prints the differences between
+depths of one split, in units of the reported standard errors, and the difference between the reported score and that of
+single networks on test rows.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import math
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -31,6 +33,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fathomless
+from fathomless.app.peers import Peer
 
 REGRESSION = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein", "diabetes")
 CLASSES = ("german_credit", "spambase", "letter", "magic_telescope", "bank_marketing_additional", "adult")
@@ -91,6 +94,30 @@ def peer(name: str, column: str) -> Any:
     return make_pipeline(encode, last) if frames else make_pipeline(StandardScaler(), last)
 
 
+class Stopped(Peer):
+    """Boosting of ``fathomless compare``, with the methods of scikit-learn's estimators."""
+
+    def __init__(self, regression: bool) -> None:
+        super().__init__("boosting", "regression" if regression else "classification", 0)
+
+    @property
+    def classes_(self) -> Any:
+        """Class labels, (C,)."""
+        return np.asarray(cast(Any, self.target_).labels)
+
+    def predict(self, X: Any) -> Any:
+        """Return the means of rows."""
+        return cast(Any, self.predict_dist(X)).mean.numpy()
+
+    def predict_interval(self, X: Any, level: float) -> Any:
+        """Return the bounds of central intervals."""
+        return tuple(bound.numpy() for bound in cast(Any, self.predict_dist(X)).interval(level))
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities of the classes."""
+        return cast(Any, self.predict_dist(X)).probs.numpy()
+
+
 def score(folder: Path, name: str, split: int, seed: int, column: str, options: dict[str, Any]) -> dict[str, float]:
     """Fit one estimator to one split and score it."""
     X, y, Xt, yt = data(folder, name, split)
@@ -120,13 +147,17 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
                 of = sampled[max(fitted.depth_posterior_, key=fitted.depth_posterior_.__getitem__)]
                 found |= {key: of[key] for key in ("rhat", "rhat_median", "ess", "doubtful")}
                 found["depths"] = len(sampled)
+        elif column == "stopped":
+            fitted = Stopped(regression).fit(X, y)
+            seconds = time.perf_counter() - began
+            rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
         else:
             fitted = peer(name, column).fit(X, y)
             seconds = time.perf_counter() - began
         if regression:
             mean = np.asarray(fitted.predict(Xt))
             found["error_of_mean"] = float(np.sqrt(np.mean((mean - yt) ** 2)))
-            if column in OURS:
+            if column in OURS or column == "stopped":
                 low, high = fitted.predict_interval(Xt, 0.9)
             else:  # the noise is estimated from residuals of a held-out fifth of the training rows
                 a, b, c, d = train_test_split(X, y, test_size=0.2, random_state=split)

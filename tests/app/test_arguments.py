@@ -252,6 +252,10 @@ def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[st
         (["fot"], "; did you mean fit? (see fathomless --help)"),
         ([*FIT, "--structure", "dept"], "; did you mean depth?"),
         (["compare", "data", "--target", "x", "--jobs", "0"], "argument --jobs: '0' was given; 1 or more processes"),
+        (
+            ["compare", "data", "--target", "x", "--minutes", "nan"],
+            "argument --minutes: 'nan' was given; a positive number",
+        ),
         (["fit"], "fathomless fit: error: the following arguments are required: DATA (see fathomless fit -"),
         (["sample"], "fathomless sample: error: the following arguments are required: RUN"),
         (["sample", "run", "--rows", "0"], "argument --rows: '0' was given; 1 or more rows are allowed"),

@@ -201,12 +201,30 @@ def test_a_fit_and_a_report_write_the_same_page(call: Call, monkeypatch: pytest.
     assert Path("run/report.html").read_bytes() == first
 
 
+def test_an_evaluation_on_the_file_of_the_fit_is_a_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted(call)
+    Path("copy.csv").write_bytes(Path("houses.csv").read_bytes())
+    for name in ("houses.csv", "copy.csv"):
+        said = call("evaluate", "run", name)
+        assert said.out.startswith(f"{name} (training file), ")
+        assert said.out.index("problem: Scores of training rows") > 0
+        values = json.loads(call("evaluate", "run", name, "--json").out)
+        assert values["data"] == f"{name} (training file)"
+        assert values["findings"][0]["title"] == "Scores of training rows"
+    Path("other.csv").write_bytes(Path("houses.csv").read_bytes() + b"\n")
+    standard_input(monkeypatch, Path("houses.csv").read_bytes())
+    for name in ("other.csv", "-"):
+        said = call("evaluate", "run", name)
+        assert said.code == 0
+        assert "training" not in said.out
+
+
 def test_the_page_shows_all_evaluations(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "render", lambda page: "\n".join(one.name for one in page.evaluations))
     fitted(call)
     for name in ("b.csv", "a.csv", "training rows"):
         with open(name, "wb") as file:
-            file.write(Path("houses.csv").read_bytes())
+            file.write(Path("houses.csv").read_bytes() + b"\n")
         assert call("evaluate", "run", name).code == 0
     assert call("report", "run") == Said(0, "run/report.html\n", "")
     shown = Path("run/report.html").read_text(encoding="utf-8").splitlines()

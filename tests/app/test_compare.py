@@ -12,7 +12,16 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless.app import compare as module
 from fathomless.app.cli import main
-from fathomless.app.compare import LONG, Compared, Comparison, compare, evaluate_split, method, methods_for
+from fathomless.app.compare import (
+    LONG,
+    Compared,
+    Comparison,
+    compare,
+    compare_in_turn,
+    evaluate_split,
+    method,
+    methods_for,
+)
 from fathomless.app.peers import PEERS, Peer
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema
@@ -27,6 +36,34 @@ FEW = ["constant", "linear", "boosting"]
 def table(rows: int = 120) -> tuple[Array, Array]:
     X, y = load_diabetes(return_X_y=True)
     return X[:rows, :4], y[:rows]
+
+
+def test_methods_are_compared_in_turn_and_simple_ones_first() -> None:
+    X, y = table()
+    found = list(compare_in_turn(X, y, task="regression", methods=["finite", *FEW[::-1]], folds=2))
+    assert [{method.name for method in one.methods} for one in found] == [
+        {"constant"},
+        {"constant", "linear"},
+        {"constant", "linear", "boosting"},
+        {"constant", "linear", "boosting", "finite"},
+    ]
+    whole = compare(X, y, task="regression", methods=FEW, folds=2)
+    scores = [of(one, "boosting").scores["log_likelihood"] for one in (found[2], found[3], whole)]
+    assert scores[0] == scores[1] == scores[2]
+
+
+def test_no_fit_is_started_after_the_given_minutes(tmp_path: Path) -> None:
+    X, y = table()
+    with pytest.raises(DataError, match="minutes=1e-12 was given, and no method was finished"):
+        compare(X, y, task="regression", methods=FEW, folds=2, minutes=1e-12, out=tmp_path)
+    with pytest.raises(DataError, match="minutes=0 was given; a positive, finite number"):
+        compare(X, y, task="regression", methods=FEW, folds=2, minutes=0)
+    compare(X, y, task="regression", methods=["linear"], folds=2, out=tmp_path)
+    for jobs in (1, 2):
+        found = compare(X, y, task="regression", methods=FEW, folds=2, minutes=1e-12, jobs=jobs, out=tmp_path)
+        assert [method.name for method in found.methods] == ["linear"]
+        assert found.notes == ("left out after 1e-12 minutes: constant, boosting; give more to include them",)
+    assert len(compare(X, y, task="regression", methods=FEW, folds=2, minutes=60, out=tmp_path).methods) == 3
 
 
 def of(found: Comparison, name: str) -> Compared:
@@ -78,14 +115,37 @@ def test_ranks_are_those_of_arithmetic_by_hand() -> None:
 
 
 def test_the_width_of_boosting_is_that_of_residuals_it_was_not_fitted_to() -> None:
-    """Its own residuals are far smaller; the density covers what it should."""
+    """Its own residuals are smaller, and the intervals have the coverage of new rows."""
     X, y = load_diabetes(return_X_y=True)
     peer = Peer("boosting", "regression", 0).fit(X[:300], y[:300])
     p = peer.predict_dist(X[300:])
     left = (p.mean.numpy() - y[300:]).std()
     assert 0.7 < float(p.std[0]) / left < 1.4
     inside = peer.predict_dist(X[:300]).mean.numpy() - y[:300]
-    assert float(p.std[0]) > 1.5 * inside.std()
+    assert float(p.std[0]) > 1.2 * inside.std()  # it is stopped early
+
+
+def test_boosting_is_stopped_by_rows_that_it_was_not_fitted_to() -> None:
+    """Noise has no iterations to gain from, and a function of little noise has many."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5))
+    noise, signal = rng.normal(size=400), np.sin(3.0 * X[:, 0]) + 0.05 * rng.normal(size=400)
+    new = rng.normal(size=(400, 5))
+    p = Peer("boosting", "regression", 0).fit(X, noise).predict_dist(new)
+    assert float(p.mean.std()) < 0.15  # about 0.4 after 100 iterations with the rate 0.1
+    error = Peer("boosting", "regression", 0).fit(X, signal).predict_dist(new).mean.numpy() - np.sin(3.0 * new[:, 0])
+    assert error.std() < 0.3  # of a standard deviation of 0.7
+    classes = Peer("boosting", "classification", 0).fit(X, noise > 0.0)
+    score = float(classes.predict_dist(new).log_prob(rng.normal(size=400) > 0.0).mean())
+    assert score == pytest.approx(-np.log(2.0), abs=0.05)
+
+
+def test_boosting_of_classes_with_one_row() -> None:
+    """Held-out parts can contain all rows of a class."""
+    X = np.arange(8.0)[:, None]
+    p = Peer("boosting", "classification", 0).fit(X, np.array(["a"] * 7 + ["b"])).predict_dist(X)
+    assert p.probs.shape == (8, 2)
+    assert p.probs.isfinite().all()
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -215,7 +275,7 @@ def test_a_command_that_is_stopped_says_how_to_go_on(
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "compare", stopped)
+    monkeypatch.setattr(module, "compare_in_turn", stopped)
     assert main(["compare", "houses.csv", "--target", "price", "--folds", "2"]) == 130
     assert "To resume: fathomless compare houses.csv --target price --folds 2" in capsys.readouterr().err
 

@@ -10,9 +10,10 @@ as independent, and does not include the correlation of fits that share training
 
 import hashlib
 import math
+import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -40,12 +41,23 @@ from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.jobs import run_parts
 from fathomless.system.progress import Progress
 
-__all__ = ["LONG", "VARIANTS", "Compared", "Comparison", "compare", "evaluate_split", "method", "methods_for"]
+__all__ = [
+    "LONG",
+    "VARIANTS",
+    "Compared",
+    "Comparison",
+    "compare",
+    "compare_in_turn",
+    "evaluate_split",
+    "method",
+    "methods_for",
+]
 
 #: Maximum number of rows for Markov chains over graphs in the default comparison; they take minutes or hours.
 LONG = 300
 _SLOW = "graph"
 _LEAST = 20  # minimum number of rows
+_FIRST = (*PEERS, "depth")  # methods that are compared before all others
 #: Methods that are a family with options: family, options and title.
 VARIANTS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "depth-neighbors": ("depth", {"neighbors": True}, "unbounded depth with nearest training rows"),
@@ -138,6 +150,7 @@ def compare(
     folds: int = 5,
     seed: int = 0,
     jobs: int = 1,
+    minutes: float | None = None,
     groups: Any = None,
     out: str | PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -154,13 +167,15 @@ def compare(
         Task.
     methods : sequence of str
         Names of families, baselines, :data:`VARIANTS` and :data:`~fathomless.app.peers.PEERS`; by default all that are
-        not too slow.
+        not too slow. Constant, linear model, boosting and unbounded depth are first in any case.
     folds : int
         Number of folds, at least 2.
     seed : int
         Seed of the folds and of every fit.
     jobs : int
         Number of processes, with one thread each.
+    minutes : float, optional
+        Time after which no fit is started. Methods that are not finished are left out, with a note.
     groups : array, shape (N,), optional
         Group of each row; rows of a group share a fold.
     out : path, optional
@@ -171,7 +186,8 @@ def compare(
     Raises
     ------
     DataError
-        For unknown methods, too few rows, a table that cannot be read, and the folder of another comparison.
+        For unknown methods, too few rows, a table that cannot be read, and the folder of another comparison; and if no
+        method is finished in time.
 
     Examples
     --------
@@ -181,14 +197,52 @@ def compare(
     >>> [method.name for method in found.methods], found.rows
     (['linear', 'constant'], 150)
     """
+    *_, last = compare_in_turn(
+        X,
+        y,
+        task=task,
+        methods=methods,
+        folds=folds,
+        seed=seed,
+        jobs=jobs,
+        minutes=minutes,
+        groups=groups,
+        out=out,
+        progress=progress,
+    )
+    return last
+
+
+def compare_in_turn(
+    X: Any,
+    y: Any,
+    *,
+    task: str,
+    methods: Sequence[str] = (),
+    folds: int = 5,
+    seed: int = 0,
+    jobs: int = 1,
+    minutes: float | None = None,
+    groups: Any = None,
+    out: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Comparison]:
+    """Yield the comparison of the finished methods after each method, or after several in parallel; see `compare`."""
     checks.choice("task", task, ("classification", "regression"))
     checks.whole("folds", folds, least=2)
+    if minutes is not None:
+        checks.positive("minutes", minutes)
+    deadline = None if minutes is None else time.time() + 60.0 * minutes
     z = (fit_labels(y) if task == "classification" else fit_target(y)).encode(y)
     if len(z) < max(_LEAST, 2 * folds):
         raise DataError(f"{len(z)} rows were given for {folds} folds; at least {max(_LEAST, 2 * folds)} are needed")
     chosen, notes = methods_for(task, len(z))
     if methods:
         chosen, notes = _select_methods(methods, task), ()
+    chosen = {
+        name: chosen[name]
+        for name in sorted(chosen, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    }
     schema = fit_schema(X)
     x = encode(schema, X)
     with warnings.catch_warnings():
@@ -199,20 +253,34 @@ def compare(
     folds = int(fold_numbers.max()) + 1  # the number of groups, if that is smaller
     # The digest of the encoded table identifies a comparison, so that a folder is not resumed with other data.
     digest = hashlib.sha256(np.ascontiguousarray(x).tobytes() + np.ascontiguousarray(z).tobytes()).hexdigest()
-    parts = {
-        f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, fold_numbers, k)
-        for name in chosen
-        for k in range(folds)
-    }
     if groups is not None:
         digest = hashlib.sha256(digest.encode() + fold_numbers.tobytes()).hexdigest()
     settings = {"seed": seed, "folds": folds, "table": digest, "version": __version__}
-    results, _ = run_parts(parts, settings=settings, out=out, progress=progress, jobs=jobs)
-    by_method = {name: [results[f"{name}/{k}"] for k in range(folds)] for name in chosen}
     tested = int((fold_numbers >= 0).sum())
     if tested < len(z):
         notes = (*notes, f"{len(z) - tested} rows of rare classes were training rows in all folds, and are not tested")
-    return Comparison(task, tested, folds, _rank(by_method, chosen), notes)
+    by_method = dict[str, list[dict[str, Any]]]()
+    names = list(chosen)
+    at_once = max(1, -(-(jobs if jobs > 0 else os.cpu_count() or 1) // folds))  # methods that are fitted in parallel
+    for start in range(0, len(names), at_once):
+        parts = {
+            f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, fold_numbers, k)
+            for name in names[start : start + at_once]
+            for k in range(folds)
+        }
+        found, _ = run_parts(parts, settings=settings, out=out, progress=progress, jobs=jobs, deadline=deadline)
+        for name in names[start : start + at_once]:
+            if all(f"{name}/{k}" in found for k in range(folds)):
+                by_method[name] = [found[f"{name}/{k}"] for k in range(folds)]
+        if by_method and start + at_once < len(names):
+            yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
+    if not by_method:
+        raise DataError(
+            f"minutes={minutes} was given, and no method was finished; give more, or fewer methods or folds"
+        )
+    if left := [name for name in names if name not in by_method]:
+        notes = (*notes, f"left out after {minutes:g} minutes: {', '.join(left)}; give more to include them")
+    yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
 
 
 def _methods(task: str) -> dict[str, str]:

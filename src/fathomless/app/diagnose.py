@@ -26,7 +26,7 @@ from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.noise import InputNoise, LearnedNoise
 
-__all__ = ["diagnose"]
+__all__ = ["describe_training_file", "diagnose"]
 
 Array = npt.NDArray[Any]
 
@@ -56,6 +56,16 @@ _MANY_COLUMNS = 0.25  # smallest reported share of such columns
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
 _UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
+
+
+def describe_training_file(name: str) -> Finding:
+    """Return the finding of an evaluation on the file of the fit."""
+    return Finding(
+        "problem",
+        "Scores of training rows",
+        f"The run was fitted to {name} (the same checksum), so that its scores are better than those of new rows.",
+        "Use the scores that the fit reports, of rows outside the training, or evaluate a file of other rows.",
+    )
 
 
 def diagnose(

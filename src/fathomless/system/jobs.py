@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
@@ -25,6 +26,7 @@ def run_parts(
     out: str | PathLike[str] | None = None,
     progress: Progress | None = None,
     jobs: int = 1,
+    deadline: float | None = None,
 ) -> tuple[dict[str, dict[str, Any]], float]:
     """Compute the parts of a long computation, in order or in parallel.
 
@@ -40,11 +42,13 @@ def run_parts(
         Display.
     jobs : int
         Number of processes; with more than one each part must be picklable. -1 means one for each core.
+    deadline : float, optional
+        Time in seconds since the epoch after which no part is started.
 
     Returns
     -------
     results : dict
-        Result of each part.
+        Result of each part that was computed, or found on disk, in the order of the parts.
     seconds : float
         Total time of the parts, over all runs.
 
@@ -56,7 +60,7 @@ def run_parts(
         If another process writes to the same folder, or it cannot be written.
     """
     with contextlib.nullcontext() if out is None else hold_folder(out):
-        return _run_parts(parts, settings, out, progress, jobs)
+        return _run_parts(parts, settings, out, progress, jobs, math.inf if deadline is None else deadline)
 
 
 def _run_parts(
@@ -65,6 +69,7 @@ def _run_parts(
     out: str | PathLike[str] | None,
     progress: Progress | None,
     jobs: int,
+    deadline: float,
 ) -> tuple[dict[str, dict[str, Any]], float]:
     settings = json.loads(json.dumps(settings))  # in the form in which it is read from disk
     display = progress or Silent()
@@ -77,7 +82,8 @@ def _run_parts(
             found[name], seconds = kept["values"], seconds + kept["seconds"]
     display.start(len(parts), len(found))
     try:
-        for name, values, taken in _compute({name: make for name, make in parts.items() if name not in found}, jobs):
+        rest = {name: make for name, make in parts.items() if name not in found}
+        for name, values, taken in _compute(rest, jobs, deadline):
             found[name], seconds = values, seconds + taken
             if (path := paths[name]) is not None:
                 kept = {"settings": settings, "seconds": taken, "values": values}
@@ -85,22 +91,26 @@ def _run_parts(
             display.advance(len(found), {})
     finally:
         display.close()
-    return {name: found[name] for name in parts}, seconds
+    return {name: found[name] for name in parts if name in found}, seconds
 
 
-def _compute(parts: Mapping[str, Part], jobs: int) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """Compute parts; yield each as soon as it is done."""
+def _compute(parts: Mapping[str, Part], jobs: int, deadline: float) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Compute the parts that start before a deadline; yield each as soon as it is done."""
     if jobs == 1:
-        yield from (_compute_part(name, make) for name, make in parts.items())
-        return
-    from joblib import Parallel, delayed
+        done = (_compute_part(name, make, deadline) for name, make in parts.items())
+    else:
+        from joblib import Parallel, delayed
 
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-        delayed(_compute_part)(name, make) for name, make in parts.items()
-    )
+        done = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+            delayed(_compute_part)(name, make, deadline) for name, make in parts.items()
+        )
+    yield from (part for part in done if part is not None)
 
 
-def _compute_part(name: str, make: Part) -> tuple[str, dict[str, Any], float]:
+def _compute_part(name: str, make: Part, deadline: float) -> tuple[str, dict[str, Any], float] | None:
+    """Compute a part; return None after the deadline."""
+    if time.time() > deadline:
+        return None
     start = time.monotonic()
     values = json.loads(json.dumps(make()))
     return name, values, time.monotonic() - start

@@ -4,6 +4,7 @@ This module needs only the standard library, so that ``--help`` is fast.
 """
 
 import argparse
+import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -263,6 +264,12 @@ def _compare_parser(names: Any, run: Command) -> None:
         metavar="A,B,C",
         help="methods: structures of fit, depth-neighbors (regression), depth-trees, constant, linear, boosting "
         "(default: all, without those that take very long)",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=_minutes,
+        metavar="M",
+        help="time after which no fit is started; constant, linear, boosting and depth are first (default: no limit)",
     )
     parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="number of folds (default: 5)")
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of folds and fits (default: 0)")
@@ -534,6 +541,16 @@ def _jobs(text: str) -> int:
     if text != "-1" and not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more processes are allowed, or -1 for all cores")
     return int(text)
+
+
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a positive number of minutes is allowed")
+    return value
 
 
 def _folds(text: str) -> int:

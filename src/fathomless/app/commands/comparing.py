@@ -37,7 +37,7 @@ def compare(given: argparse.Namespace) -> int:
     import numpy as np
 
     from fathomless.app.commands import inputs
-    from fathomless.app.compare import compare as compared
+    from fathomless.app.compare import compare_in_turn
     from fathomless.system import io
     from fathomless.system.progress import Silent, Terminal
 
@@ -61,8 +61,9 @@ def compare(given: argparse.Namespace) -> int:
     X, y = table.take(np.arange(table.rows))
     out = Path(given.out if given.out is not None else f"runs/compare-{given.target[0]}")
     command = shlex.join(["fathomless", *given.words])
+    seen = set[str]()
     try:
-        comparison = compared(
+        for comparison in compare_in_turn(
             X,
             y,
             task=table.task,
@@ -71,9 +72,12 @@ def compare(given: argparse.Namespace) -> int:
             seed=given.seed,
             groups=table.groups,
             jobs=given.jobs,
+            minutes=given.minutes,
             out=out,
             progress=Terminal("fit") if sys.stderr is not None and sys.stderr.isatty() else Silent(),
-        )
+        ):
+            for text in _rank_new(comparison, seen):
+                note(text)
     except KeyboardInterrupt as stop:
         raise Stopped(f"stopped; finished fits are kept in {out}. To resume: {command}", exit_code(stop)) from None
     record = {"target": given.target[0], "data": table.name, "command": command, **asdict(comparison)}
@@ -89,6 +93,21 @@ def compare(given: argparse.Namespace) -> int:
         note(text)
     show(f"\nReport: {out / 'compare.html'}")
     return 0
+
+
+def _rank_new(comparison: "Comparison", seen: set[str]) -> list[str]:
+    """Return a line with the rank of each new method, and add the methods to those that were seen."""
+    from fathomless.plots.page import number
+
+    done = [method for method in comparison.methods if not method.failed]
+    lines = [
+        f"{method.name}: log-likelihood {number(method.scores['log_likelihood'].value)}, "
+        f"{method.fit_seconds:.1f} s a fit, rank {rank} of {len(done)} so far"
+        for rank, method in enumerate(done, 1)
+        if method.name not in seen
+    ]
+    seen.update(method.name for method in done)
+    return lines
 
 
 def page(comparison: "Comparison", target: str, data: str, command: str) -> str:

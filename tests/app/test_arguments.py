@@ -256,6 +256,7 @@ def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[st
             ["compare", "data", "--target", "x", "--minutes", "nan"],
             "argument --minutes: 'nan' was given; a positive number",
         ),
+        ([*FIT, "--na", "a,,b"], "argument --na: 'a,,b' was given; words with commas between them are allowed"),
         (["fit"], "fathomless fit: error: the following arguments are required: DATA (see fathomless fit -"),
         (["sample"], "fathomless sample: error: the following arguments are required: RUN"),
         (["sample", "run", "--rows", "0"], "argument --rows: '0' was given; 1 or more rows are allowed"),

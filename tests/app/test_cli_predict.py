@@ -50,6 +50,32 @@ PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
 }
 
 
+def test_words_for_missing_values_are_those_of_the_run(call: Call) -> None:
+    """A fit with words equals that of a table with empty cells, and its run reads new tables with them."""
+    sizes = [f"{value:.4f}" for value in np.random.default_rng(0).normal(size=N)]
+    for name, gap in (("empty.csv", None), ("words.csv", "k.A."), ("more.csv", "gone")):
+        write(name, houses(size=[gap if i in (4, 7) else size for i, size in enumerate(sizes)]))
+    said = fit(call, "price", "--na", "k.A.,unknown", data="words.csv", out="words")
+    assert "categorical, although" not in said.err
+    fit(call, "price", data="empty.csv", out="empty")
+    expected = predicted(call, run="empty", data="empty.csv")
+    assert predicted(call, run="words", data="words.csv").equals(expected)
+    assert predicted(call, "--na", "lost", "--na", "gone", run="words", data="more.csv").equals(expected)
+    assert manifests.read_manifest("words").missing == ("k.A.", "unknown")  # type: ignore[union-attr]
+    refused(call("predict", "words", "more.csv"), "column 'size', row 5 after the header: 'gone' is not a number")
+    said = call("evaluate", "words", "words.csv", "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["rows"] == N
+    said = call("explain", "words", "words.csv", "--json")
+    assert said.code == 0, said.err
+    again = ["fit", "words.csv", "--target", "price", "--key", "id", "--out", "words", "--resume", *QUICK]
+    assert "--na" in call(*again).err
+    write("stream.parquet", houses())
+    drops = [word for name in ("rent", "grade", "level", "sold") for word in ("--drop", name)]
+    stream = ["fit", "stream.parquet", "--target", "price", "--key", "id", *drops, "--stream", "--na", "x"]
+    refused(call(*stream), "--na x was given, and a stream has no words for missing values")
+
+
 def test_predictions_need_no_scikit_learn_and_no_pandas(call: Call) -> None:
     fitted(call)
     write("new.csv", houses())

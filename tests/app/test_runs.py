@@ -170,7 +170,7 @@ def test_what_is_no_card_is_refused(found: Any) -> None:
 
 def test_a_card_that_lacks_a_field_or_has_one_too_many_is_refused() -> None:
     whole = json.loads(manifest().to_json())
-    later = ("notation", "groups", "censored", "model")  # which runs did not always have
+    later = ("notation", "missing", "groups", "censored", "model")  # which runs did not always have
     older = {key: value for key, value in whole.items() if key not in later}
     assert manifests.RunManifest.from_json(older, Path("run.json")) == manifest()
     for name in older:

@@ -85,7 +85,7 @@ def test_one_odd_cell_among_dates_is_told(tmp_path: Path, odd: str) -> None:
     assert next(note for note in notes if NOTE in note).endswith(f"dates {REST}: 'day', for {odd!r} in row 10")
 
 
-REST = "(correct the other cells, or leave them empty; --keep COLUMN confirms it)"
+REST = "(correct the other cells, leave them empty, or name their words with --na; --keep COLUMN confirms it)"
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,44 @@ def test_types_that_mean_nothing_to_a_network_are_refused_by_name(file, column):
         data.fit_schema(found)
 
 
+def written_with_words(ending: str) -> bytes:
+    """Return a table with the words "k.A." and "unknown" for missing values."""
+    frame = pd.DataFrame({"size": ["1.5", "k.A.", "2.5", " unknown "], "town": ["Ulm", "K.A.", "k.A.", "unknown!"]})
+    if ending == "csv":
+        return b'size,town\n1.5,Ulm\nk.A.,K.A.\n2.5,"k.A."\n unknown ,unknown!\n'
+    if ending == "json":
+        return frame.to_json(orient="records", lines=True).encode()
+    if ending == "parquet":
+        return parquet_bytes(pa.Table.from_pandas(frame))
+    pytest.importorskip("openpyxl")
+    out = io.BytesIO()
+    frame["size"] = [1.5, "k.A.", 2.5, " unknown "]
+    frame.to_excel(out, index=False, engine="openpyxl")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "xlsx", "parquet"])
+def test_given_words_are_missing_values_in_every_format(file, ending):
+    path = file(written_with_words(ending))
+    missing = ("k.A.", "unknown")
+    expected = {"size": [1.5, None, 2.5, None], "town": ["Ulm", "K.A.", None, "unknown!"]}
+    kinds = {"size": "numeric", "town": "category"}
+    pieces = list(tables.batches(path, kinds, rows=3, missing=missing))
+    assert pa.concat_tables(pieces).to_pydict() == expected
+    whole = tables.read(path, missing=missing).frame.to_pydict()
+    if ending == "parquet":  # its text is not parsed without a known kind
+        expected["size"] = ["1.5", None, "2.5", None]
+    assert whole == expected
+    plain = tables.read(path).frame.to_pydict()
+    assert plain["size"][1] == "k.A."
+    assert plain["town"] == ["Ulm", "K.A.", "k.A.", "unknown!"]
+
+
+def test_a_given_number_is_a_missing_value_in_csv(file):
+    frame = tables.read(file("a,b\n1,-999\n-999,2\n3,-9990\n"), missing=("-999",)).frame
+    assert frame.to_pydict() == {"a": [1, None, 3], "b": [None, 2, -9990]}
+
+
 def test_a_column_of_csv_without_a_value_is_refused_by_name(file):
     found = tables.read(file("x,nothing\n1,\n2,NA\n")).frame
     assert pa.types.is_null(found.schema.field("nothing").type)

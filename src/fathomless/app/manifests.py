@@ -67,6 +67,8 @@ class RunManifest:
         Notes on the table, and other versions under which a part of the fit was done.
     notation : mapping of str to str
         Notation of columns with other than plain numbers and dates, see :mod:`fathomless.tables.notations`.
+    missing : tuple of str
+        Words for missing values, beside the usual ones.
     versions : mapping of str to str
         Versions of fathomless, torch, numpy and Python.
     model : str
@@ -90,6 +92,7 @@ class RunManifest:
     censored: str | None = None
     notes: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(
         default_factory=lambda: {
             "fathomless": fathomless.__version__,
@@ -109,6 +112,7 @@ class RunManifest:
             "censored": "--censored",
             "threads": "--threads",
             "targets": "--target",
+            "missing": "--na",
         }
         labels = {"sha256": "the data", "columns": "the columns", "estimator": "the task or the structure"}
         different = [label for name, label in labels.items() if getattr(self, name) != getattr(other, name)]
@@ -144,6 +148,7 @@ class RunManifest:
         if isinstance(found, dict):
             found = {
                 "notation": {},
+                "missing": [],
                 "groups": None,
                 "censored": None,
                 "model": "",
@@ -151,7 +156,7 @@ class RunManifest:
             }  # fields that older runs do not have
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
             raise FileError(f"{path} is not a run manifest of fathomless; restore it from a backup or fit again")
-        texts = ("command", "columns", "targets", "notes")
+        texts = ("command", "columns", "targets", "notes", "missing")
         whole = ("bytes", "rows", "seed", "threads")
         columns = ("key", "weight", "groups", "censored")
         valid = (

@@ -35,6 +35,7 @@ __all__ = [
     "Column",
     "Dialect",
     "TeeReader",
+    "blank_words",
     "cast_columns",
     "decode",
     "extract_text",
@@ -125,6 +126,8 @@ class Dialect:
         True if the first line holds the column names; otherwise they are column_1, column_2, ...
     encoding : str
         Encoding of the text: a name that Python knows, or "auto" for UTF-8, or UTF-16 with a byte-order mark.
+    missing : tuple of str
+        Words that count as missing values in text cells of any format, quoted or not, beside the usual ones.
 
     Raises
     ------
@@ -137,6 +140,7 @@ class Dialect:
     dates: str = "auto"
     header: bool = True
     encoding: str = "auto"
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.delimiter not in ("auto", *headers.TAB) and not re.fullmatch(r"[ !#-~]", self.delimiter):
@@ -558,6 +562,24 @@ def _cast(cells: Column, type_: pa.DataType) -> Column | None:
     with contextlib.suppress(pa.ArrowInvalid):
         return pc.cast(cells, type_)
     return None
+
+
+def blank_words(table: pa.Table | pa.RecordBatch, words: Sequence[str]) -> Any:
+    """Replace text cells that are one of the given words, or have spaces around it, by missing values."""
+
+    def blank(text: Any) -> Any:
+        same = pc.is_in(pc.utf8_trim_whitespace(text), value_set=arrays.to_text_array(words, text.type))
+        return pc.if_else(same, arrays.missing_value(text.type), text)
+
+    columns = []
+    for column in table.columns if words else ():
+        if column.type == CELL:
+            fields = [blank(pc.struct_field(column, "text")), pc.struct_field(column, "number")]
+            column = pc.make_struct(*fields, field_names=["text", "number"])
+        elif types.is_string(column.type) or types.is_large_string(column.type):
+            column = blank(column)
+        columns.append(column)
+    return type(table).from_arrays(columns, schema=table.schema) if words else table
 
 
 def strip_text(column: Column, missing: Sequence[str]) -> Column:

@@ -231,7 +231,15 @@ def batches(
     whole of a JSON lines or Excel file.
     """
     name = describe_source(source)
-    from fathomless.tables.csv import COLUMN_KINDS, Dialect, TeeReader, cast_columns, regroup, strip_text_columns
+    from fathomless.tables.csv import (
+        COLUMN_KINDS,
+        Dialect,
+        TeeReader,
+        blank_words,
+        cast_columns,
+        regroup,
+        strip_text_columns,
+    )
     from fathomless.tables.headers import check_present
     from fathomless.tables.rules import cast_used_rows, find_rules
 
@@ -264,7 +272,7 @@ def batches(
             return
         start = 1
         for table in regroup(schema, itertools.chain(ahead, pieces), rows):
-            table = strip_text_columns(table) if kind in _TYPED else table
+            table = blank_words(strip_text_columns(table), written.missing) if kind in _TYPED else table
             yield cast_columns(table, fitted, known, name, start)
             start += len(table)
 
@@ -448,10 +456,19 @@ def _read_cells(
     missing: Sequence[str] | None = None,
 ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
     """Read an untyped file as a schema, record batches of text or cells, and the delimiter, "" if there is none."""
-    from fathomless.tables import formats
-    from fathomless.tables.csv import MISSING, decode, split_cells
+    from fathomless.tables.csv import MISSING, blank_words
 
-    missing = MISSING if missing is None else missing
+    words = form.missing if missing is None else ()
+    schema, pieces, delimiter = _split(content, kind, columns, form, name, MISSING if missing is None else missing)
+    return schema, (blank_words(piece, words) for piece in pieces), delimiter
+
+
+def _split(
+    content: Any, kind: str, columns: Sequence[str] | None, form: "Dialect", name: str, missing: Sequence[str]
+) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
+    """Split an untyped file into cells; those of CSV and Excel that are one of the words of `missing` are missing."""
+    from fathomless.tables import formats
+    from fathomless.tables.csv import decode, split_cells
 
     if kind == "sheet":
         return (*formats.read_sheet(_read_all(content, name), columns, form.header, name, missing), "")
@@ -510,13 +527,13 @@ def _gather(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) 
 
 
 def _read_typed(opened: "_Parquet | _Arrow", columns: Sequence[str] | None, form: "Dialect", name: str) -> "pa.Table":
-    from fathomless.tables.csv import strip_text_columns
+    from fathomless.tables.csv import blank_words, strip_text_columns
     from fathomless.tables.headers import check_present
 
     _check_header(form, name)
     wanted = opened.schema.names if columns is None else list(columns)
     check_present(wanted, opened.schema.names, name)
-    return strip_text_columns(opened.read(wanted).select(wanted))
+    return blank_words(strip_text_columns(opened.read(wanted).select(wanted)), form.missing)
 
 
 def _check_header(form: "Dialect", name: str) -> None:

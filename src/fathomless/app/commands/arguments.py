@@ -355,6 +355,15 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as i
     file.add_argument(
         "--encoding", default="auto", metavar="NAME", help="text encoding; auto is UTF-8 or UTF-16 (default: auto)"
     )
+    file.add_argument(
+        "--na",
+        dest="missing_words",
+        action="extend",
+        type=_words,
+        default=[],
+        metavar="A,B,C",
+        help="text cells that count as missing values, beside empty ones, NA, NaN, null, None and ?; may be repeated",
+    )
     if threads is not None:
         parser.add_argument("--threads", type=_threads, metavar="N", help=f"number of CPU threads (default: {threads})")
 
@@ -388,7 +397,8 @@ def _keep_argument(table: Any) -> None:
 
 def form(given: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the file format."""
-    return {name: vars(given)[name] for name in ("delimiter", "decimal", "dates", "header", "encoding")}
+    names = ("delimiter", "decimal", "dates", "header", "encoding")
+    return {**{name: vars(given)[name] for name in names}, "missing": tuple(dict.fromkeys(given.missing_words))}
 
 
 def _groups_argument(table: Any) -> None:
@@ -541,6 +551,13 @@ def _jobs(text: str) -> int:
     if text != "-1" and not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more processes are allowed, or -1 for all cores")
     return int(text)
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"{text!r} was given; words with commas between them are allowed")
+    return words
 
 
 def _minutes(text: str) -> float:

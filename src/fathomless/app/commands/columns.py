@@ -132,8 +132,8 @@ def divide(
     for name in (*targets, *X.column_names):
         if name not in keep and (odd := find_odd_cells(frame[name])):
             notes.append(
-                f"categorical, although most cells are {odd.what} (correct the other cells, or leave them empty; "
-                f"--keep COLUMN confirms it): {name!r}, for {_list_cells(odd, places)}"
+                f"categorical, although most cells are {odd.what} (correct the other cells, leave them empty, or "
+                f"name their words with --na; --keep COLUMN confirms it): {name!r}, for {_list_cells(odd, places)}"
             )
     checked = [name for name in (*targets, *X.column_names) if name not in keep]
     notes += [note for name in checked if (note := _note_rounding(name, frame[name]))]

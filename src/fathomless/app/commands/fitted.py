@@ -140,7 +140,9 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 
     known = manifest.notation.items() if manifest else ()
     kept = {column: way for column, way in known if given.decimal == "auto" or not is_numeric(way)}
-    return {**form(given), "notation": kept}
+    words = form(given)
+    missing = dict.fromkeys([*(manifest.missing if manifest else ()), *words["missing"]])
+    return {**words, "missing": tuple(missing), "notation": kept}
 
 
 def evaluate(given: argparse.Namespace) -> int:

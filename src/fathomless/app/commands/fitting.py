@@ -178,6 +178,7 @@ class _Fit:
             censored=given.censored,
             notes=(*table.remarks, *table.notes),
             notation=table.notation,
+            missing=form(given)["missing"],
         )
         subject = ", ".join(given.target) or table.name
         self.headline = f"{subject}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"

@@ -238,6 +238,11 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
         raise DataError(f"--weight {request.weight} was given, and a stream has no weights; omit it, or repeat rows")
     if request.groups is not None:
         raise DataError(f"--groups {request.groups} was given, and a stream trains one network without folds; omit it")
+    if request.form.get("missing"):
+        raise DataError(
+            f"--na {','.join(request.form['missing'])} was given, and a stream has no words for missing values; "
+            "omit it, or replace these words in the file"
+        )
     if request.censored is not None:
         raise DataError(f"--censored {request.censored} was given, and a stream has no censored rows; omit it")
     names = streams.list_files(request.data)

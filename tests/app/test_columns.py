@@ -109,8 +109,8 @@ def test_numbers_that_a_few_words_make_categories_are_named() -> None:
     cells = [f"{i},5" for i in range(N - 2)] + ["k.A.", "100 m²"]
     parts = columns.divide(frame(area=cells), ["price"], keep=["id"])
     assert parts.notes == (
-        "categorical, although most cells are numbers (correct the other cells, or leave them empty; --keep COLUMN "
-        "confirms it): 'area', for 'k.A.' in row 29, '100 m²' in row 30",
+        "categorical, although most cells are numbers (correct the other cells, leave them empty, or name their "
+        "words with --na; --keep COLUMN confirms it): 'area', for 'k.A.' in row 29, '100 m²' in row 30",
     )
     few = ["1", "2", "3+"] * (N // 3)
     for meant in (

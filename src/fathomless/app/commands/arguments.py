@@ -343,8 +343,7 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as i
         "--dates",
         default="auto",
         choices=("auto", "day-first", "month-first"),
-        help="order in dates such as 03/04/2024; auto needs a day above 12, otherwise the column is text (default: "
-        "auto)",
+        help="order in dates such as 03/04/2024; auto needs a day above 12 (default: auto)",
     )
     file.add_argument(
         "--no-header",
@@ -362,7 +361,7 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as i
         type=_words,
         default=[],
         metavar="A,B,C",
-        help="text cells that count as missing values, beside empty ones, NA, NaN, null, None and ?; may be repeated",
+        help="further words for missing values",
     )
     if threads is not None:
         parser.add_argument("--threads", type=_threads, metavar="N", help=f"number of CPU threads (default: {threads})")

@@ -1,7 +1,9 @@
 """The command line as its users meet it: evaluations, pages, references, and the demo."""
 
 import json
+import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -209,14 +211,21 @@ def test_an_evaluation_on_the_file_of_the_fit_is_a_problem(call: Call, monkeypat
         assert said.out.startswith(f"{name} (training file), ")
         assert said.out.index("problem: Scores of training rows") > 0
         values = json.loads(call("evaluate", "run", name, "--json").out)
-        assert values["data"] == f"{name} (training file)"
-        assert values["findings"][0]["title"] == "Scores of training rows"
+        assert (values["data"], values["training_file"]) == (name, True)
+        assert [finding["title"] for finding in values["findings"]] == ["Scores of training rows"]
     Path("other.csv").write_bytes(Path("houses.csv").read_bytes() + b"\n")
     standard_input(monkeypatch, Path("houses.csv").read_bytes())
-    for name in ("other.csv", "-"):
+    os.mkfifo("pipe")  # can be read once
+    writer = threading.Thread(target=lambda: Path("pipe").write_bytes(Path("houses.csv").read_bytes()))
+    writer.start()
+    for name in ("other.csv", "-", "pipe"):
         said = call("evaluate", "run", name)
         assert said.code == 0
         assert "training" not in said.out
+    writer.join()
+    monkeypatch.setattr(report, "render", lambda page: "\n".join(finding.title for finding in page.findings))
+    assert call("report", "run").code == 0
+    assert "Scores of training rows" in Path("run/report.html").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_all_evaluations(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

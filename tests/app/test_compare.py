@@ -54,7 +54,7 @@ def test_methods_are_compared_in_turn_and_simple_ones_first() -> None:
 
 def test_no_fit_is_started_after_the_given_minutes(tmp_path: Path) -> None:
     X, y = table()
-    with pytest.raises(DataError, match="minutes=1e-12 was given, and no method was finished"):
+    with pytest.raises(DataError, match="no method was finished in 1e-12 minutes; give more time"):
         compare(X, y, task="regression", methods=FEW, folds=2, minutes=1e-12, out=tmp_path)
     with pytest.raises(DataError, match="minutes=0 was given; a positive, finite number"):
         compare(X, y, task="regression", methods=FEW, folds=2, minutes=0)
@@ -138,6 +138,21 @@ def test_boosting_is_stopped_by_rows_that_it_was_not_fitted_to() -> None:
     classes = Peer("boosting", "classification", 0).fit(X, noise > 0.0)
     score = float(classes.predict_dist(new).log_prob(rng.normal(size=400) > 0.0).mean())
     assert score == pytest.approx(-np.log(2.0), abs=0.05)
+
+
+def test_boosting_holds_out_whole_groups() -> None:
+    """A target of each group, with rows of the group in every random part: it would be stopped too late."""
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(40), 10)
+    X, y = rng.normal(size=(40, 3))[group] + 0.01 * rng.normal(size=(400, 3)), rng.normal(size=40)[group]
+    X_new, y_new = rng.normal(size=(400, 3)), rng.normal(size=400)
+    apart = Peer("boosting", "regression", 0, groups=group).fit(X, y)
+    leaking = Peer("boosting", "regression", 0).fit(X, y)
+    assert apart.stopped_[0] < 20 < leaking.stopped_[0]
+    scores = [float(peer.predict_dist(X_new).log_prob(y_new).mean()) for peer in (apart, leaking)]
+    assert scores[0] > -2.0 > scores[1]
+    same = Peer("boosting", "regression", 0, like=apart).fit(X[:200], y[:200])
+    assert same.stopped_ == apart.stopped_
 
 
 def test_boosting_of_classes_with_one_row() -> None:

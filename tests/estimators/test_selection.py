@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import Call
-from fathomless import UnboundedDepthRegressor, load
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.app import runs
 from fathomless.data.frames import fit_schema
 from fathomless.data.rows import Rows
@@ -376,3 +376,33 @@ def test_networks_that_continue_may_use_all_columns_again(fitted: UnboundedDepth
         warnings.simplefilter("ignore")
         again.partial_fit(*planted(100, 20, seed=6))
     assert set(again.columns_used_.values()) == {1.0}
+
+
+# ---- wide tables
+
+
+def wide(rows: int = 520, columns: int = 14) -> tuple[Any, Any]:
+    """Return a table of classes with fewer than 50 rows for each column; two columns determine the class."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(rows, columns))
+    return X, np.sin(1.5 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=rows) > 0.0
+
+
+@pytest.mark.parametrize("options", [{"cv": 2}, {"cv": 1}, {"structure_from": "elbo"}, {"depth_law": 2, "cv": 2}])
+def test_wide_tables_without_trials_have_bins(options: dict[str, Any]) -> None:
+    fit = UnboundedDepthClassifier(width=4, epochs=2, random_state=0, **options).fit(*wide())
+    assert not fit.trials_
+    assert all(column.bins for column in fit.schema_.columns)
+
+
+def test_columns_of_wide_tables_are_eliminated_from_plain_numbers() -> None:
+    fit = UnboundedDepthClassifier(width=8, epochs=600, cv=3, random_state=0).fit(*wide())
+    options = [(trial["options"]["numbers"], trial["options"]["weight_prior"]) for trial in fit.trials_]
+    assert options[:3] == [("binned", 1.0), ("binned", "columns"), ("plain", "columns")]
+    counts = [trial["columns"] for trial in fit.trials_ if "columns" in trial]
+    assert counts[0] == 7
+    rounds = [option for option, trial in zip(options, fit.trials_, strict=True) if "columns" in trial]
+    assert rounds[0] == ("plain", "columns")
+    (chosen,) = [trial for trial in fit.trials_ if trial["chosen"]]
+    binned = chosen["options"]["numbers"] == "binned"
+    assert all((column.bins is not None) == binned for column in fit.schema_.columns)

@@ -10,7 +10,6 @@ as independent, and does not include the correlation of fits that share training
 
 import hashlib
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.metrics import standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
-from fathomless.system.jobs import run_parts
+from fathomless.system.jobs import iterate_parts
 from fathomless.system.progress import Progress
 
 __all__ = [
@@ -227,7 +226,7 @@ def compare_in_turn(
     out: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Comparison]:
-    """Yield the comparison of the finished methods after each method, or after several in parallel; see `compare`."""
+    """Yield the comparison of the finished methods after each method; see :func:`compare`."""
     checks.choice("task", task, ("classification", "regression"))
     checks.whole("folds", folds, least=2)
     if minutes is not None:
@@ -259,26 +258,25 @@ def compare_in_turn(
     tested = int((fold_numbers >= 0).sum())
     if tested < len(z):
         notes = (*notes, f"{len(z) - tested} rows of rare classes were training rows in all folds, and are not tested")
+    parts = {
+        f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, fold_numbers, k, group_numbers)
+        for name in chosen
+        for k in range(folds)
+    }
+    found = dict[str, dict[str, Any]]()
     by_method = dict[str, list[dict[str, Any]]]()
-    names = list(chosen)
-    at_once = max(1, -(-(jobs if jobs > 0 else os.cpu_count() or 1) // folds))  # methods that are fitted in parallel
-    for start in range(0, len(names), at_once):
-        parts = {
-            f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, fold_numbers, k)
-            for name in names[start : start + at_once]
-            for k in range(folds)
-        }
-        found, _ = run_parts(parts, settings=settings, out=out, progress=progress, jobs=jobs, deadline=deadline)
-        for name in names[start : start + at_once]:
-            if all(f"{name}/{k}" in found for k in range(folds)):
-                by_method[name] = [found[f"{name}/{k}"] for k in range(folds)]
-        if by_method and start + at_once < len(names):
-            yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
+    for part, values, _ in iterate_parts(
+        parts, settings=settings, out=out, progress=progress, jobs=jobs, deadline=deadline
+    ):
+        found[part] = values
+        done = [name for name in chosen if all(f"{name}/{k}" in found for k in range(folds))]
+        if len(done) > len(by_method):
+            by_method = {name: [found[f"{name}/{k}"] for k in range(folds)] for name in done}
+            if len(done) < len(chosen):
+                yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
     if not by_method:
-        raise DataError(
-            f"minutes={minutes} was given, and no method was finished; give more, or fewer methods or folds"
-        )
-    if left := [name for name in names if name not in by_method]:
+        raise DataError(f"no method was finished in {minutes:g} minutes; give more time, or fewer methods or folds")
+    if left := [name for name in chosen if name not in by_method]:
         notes = (*notes, f"left out after {minutes:g} minutes: {', '.join(left)}; give more to include them")
     yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
 
@@ -317,11 +315,15 @@ class _Recorder:
         return self.predictions[-1]
 
 
-def _fit_fold(name: str, task: str, seed: int, X: Any, y: Any, fold_numbers: Array, fold: int) -> dict[str, Any]:
+def _fit_fold(
+    name: str, task: str, seed: int, X: Any, y: Any, fold_numbers: Array, fold: int, groups: Array | None
+) -> dict[str, Any]:
     """Fit one method to all folds except one; return its log densities on that fold, its scores and times."""
     train, test = np.flatnonzero(fold_numbers != fold), np.flatnonzero(fold_numbers == fold)
     rows = [(take(X, part), take(y, part)) for part in (train, test)]
     torch.set_num_threads(1)
+    if name in PEERS:
+        return evaluate_split(partial(Peer, name, task, seed, groups=None if groups is None else groups[train]), *rows)
     return evaluate_split(partial(method, name, task, seed), *rows)
 
 

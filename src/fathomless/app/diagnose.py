@@ -26,7 +26,7 @@ from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.noise import InputNoise, LearnedNoise
 
-__all__ = ["describe_training_file", "diagnose"]
+__all__ = ["TRAINING_FILE", "diagnose"]
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +37,8 @@ _FEW_SCORES = 20
 _ERRORS = 3.0  # number of standard errors of a significant difference
 _BEYOND = 0.5 * math.erfc(_ERRORS / math.sqrt(2.0))  # one-sided probability beyond them
 _COMPARABLE = 20  # minimum number of rows of a reference: fewer rows also chose noise and epoch, and are no comparison
+#: End of the name of an evaluation on the file of the fit.
+TRAINING_FILE = " (training file)"
 #: Number of standard errors of a significant difference between coverage and level, by level.
 TOLERATED = {0.9: 3.0, 0.5: 3.5}
 _KOLMOGOROV = 1.95  # the Kolmogorov distance times root N exceeds this with probability 0.001
@@ -58,12 +60,13 @@ _UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
 
 
-def describe_training_file(name: str) -> Finding:
+def _find_training_file(evaluation: Evaluation) -> Finding:
     """Return the finding of an evaluation on the file of the fit."""
     return Finding(
         "problem",
         "Scores of training rows",
-        f"The run was fitted to {name} (the same checksum), so that its scores are better than those of new rows.",
+        f"The run was fitted to {evaluation.name.removesuffix(TRAINING_FILE)} (the same checksum). The scores of this "
+        "file are better than those of new rows.",
         "Use the scores that the fit reports, of rows outside the training, or evaluate a file of other rows.",
     )
 
@@ -85,7 +88,8 @@ def diagnose(
     estimator : Estimator
         Fitted estimator. The rules about its structure are those of its family.
     evaluations : sequence of Evaluation
-        Evaluations on rows outside the training: held-out, out-of-fold or new rows.
+        Evaluations on rows outside the training: held-out, out-of-fold or new rows. Those on the file of the fit, whose
+        names end with :data:`TRAINING_FILE`, have a finding of their own and are not checked.
     training : Evaluation, optional
         Evaluation on the training rows; without it overfitting is not checked.
     rows : int, optional
@@ -120,11 +124,13 @@ def diagnose(
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
     given = estimator._current_options(deep=True)
-    summary = FitSummary(estimator, tuple(evaluations), training, rows, classes or {}, given, linear, importance)
+    on_training_file = [evaluation for evaluation in evaluations if evaluation.name.endswith(TRAINING_FILE)]
+    others = tuple(evaluation for evaluation in evaluations if not evaluation.name.endswith(TRAINING_FILE))
+    summary = FitSummary(estimator, others, training, rows, classes or {}, given, linear, importance)
     family = family_of(estimator)
     family_rules = [] if family.findings is None else [family.find(family.findings)]
     rules = (*_RULES, *(_OF_TRAINING if summary.trained else ()), *family_rules)
-    findings = [finding for rule in rules for finding in rule(summary)]
+    findings = [*map(_find_training_file, on_training_file), *(found for rule in rules for found in rule(summary))]
     return tuple(sorted(findings, key=lambda finding: finding.severity != "problem"))
 
 

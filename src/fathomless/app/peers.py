@@ -4,10 +4,10 @@ All use the library's encoding of the table. The constant prediction is a Gaussi
 of the training rows, or their class frequencies. The linear model is scikit-learn's Bayesian ridge, with its own
 predictive density, or logistic regression. Boosting is scikit-learn's gradient boosting with histograms, with the
 learning rate 0.05. The number of its iterations minimises the loss of rows to which it was not fitted: all rows by
-five-fold cross-validation up to 1,000 training rows, and a held-out fifth of larger tables. It has no density for
-numeric targets: the residuals of these rows give the standard deviation of a Gaussian. The model is then fitted to all
-rows. If the target has atoms, the models of numbers are fitted to the other values, and those of classes predict the
-atoms.
+five-fold cross-validation up to 1,000 training rows and 10 classes, and otherwise a held-out fifth. Groups of rows are
+held out as a whole. It has no density for numeric targets: the residuals of these rows give the standard deviation of a
+Gaussian. The model is then fitted to all rows. If the target has atoms, the models of numbers are fitted to the other
+values, and those of classes predict the atoms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +43,7 @@ PEERS: Mapping[str, str] = {
 }
 _PARTS = 5  # parts of the training rows, of which one at a time is held out from boosting
 _CROSS_VALIDATED = 1_000  # largest number of rows of which every part is held out
+_MANY_CLASSES = 10  # above which one part is held out from smaller tables, too
 _RATE = 0.05  # learning rate of boosting
 _FIRST, _MOST = 64, 512  # iterations at first; twice as many while the loss is smallest near the end
 _NEAR_END = 0.8
@@ -63,12 +64,27 @@ class Peer:
         Seed of the held-out rows and of boosting.
     on_lattice : bool
         True to predict distributions on the lattice of the target.
+    groups : array, shape (N,), optional
+        Group of each training row; boosting holds out whole groups.
+    like : Peer, optional
+        Fitted model of the same kind, whose number of iterations and width of the residuals are used.
     """
 
     target_: ClassLabels | TargetScale
+    stopped_: tuple[int, float]  # iterations of boosting, and the mean loss of held-out rows
     _predict: Callable[[Array], tuple[Array, ...]]
 
-    def __init__(self, name: str, task: str, seed: int, *, on_lattice: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        task: str,
+        seed: int,
+        *,
+        on_lattice: bool = False,
+        groups: Array | None = None,
+        like: "Peer | None" = None,
+    ) -> None:
+        self.groups, self.like = groups, like
         self.name = name
         self.task = task
         self.seed = seed
@@ -84,16 +100,20 @@ class Peer:
         if isinstance(self.target_, TargetScale):
             self.target_ = self.target_.without_transform(y)
         z = self.target_.encode(y)
+        self._rows = np.arange(len(x))  # rows of the table to which the next model is fitted
         if isinstance(self.target_, ClassLabels):
             self._predict = self._fit_classes(x, z)
             return self
         number = self.target_.number_atoms(cast(Array, z))
         others = np.flatnonzero(number == 0)
         others = others if len(others) else np.arange(len(number))
+        self._rows = others
         self._predict = self._fit_numbers(take(x, others), z[others].reshape(-1))
         if self.target_.hurdle:
             numbers = fit_labels(np.repeat(np.arange(len(self.target_.hurdle) + 1), 2))
-            self._atoms = type(self)(self.name, "classification", self.seed).fit(X, number, self.schema_, numbers)
+            like = None if self.like is None else getattr(self.like, "_atoms", None)
+            atoms = type(self)(self.name, "classification", self.seed, groups=self.groups, like=like)
+            self._atoms = atoms.fit(X, number, self.schema_, numbers)
         return self
 
     def predict_dist(self, X: Any) -> ClassPredictive | NumberPredictive:
@@ -155,13 +175,23 @@ class Peer:
         The loss is the negative log-likelihood of classes, or the squared error.
         """
         kind = HistGradientBoostingRegressor if self.task == "regression" else HistGradientBoostingClassifier
-        options = {"learning_rate": _RATE, "random_state": fold_in(self.seed, "boosting") % 2**32}
+        options = {
+            "learning_rate": _RATE,
+            "random_state": fold_in(self.seed, "boosting") % 2**32,
+            "early_stopping": False,
+        }
+        self.stopped_ = self._stop(kind, options, x, z) if self.like is None else self.like.stopped_
+        iterations, loss = self.stopped_
+        return kind(max_iter=iterations, **options).fit(x, z), loss
+
+    def _stop(self, kind: Any, options: Mapping[str, Any], x: Array, z: Array) -> tuple[int, float]:
+        """Return the number of iterations with the smallest loss of held-out rows, and this loss, a mean over rows."""
         splits = self._split_rows(x, z)
         if self.task == "classification":  # boosting requires two classes
             splits = [(held, rest) for held, rest in splits if len(np.unique(z[rest])) > 1]
         if not splits:
-            return kind(max_iter=_FIRST, early_stopping=False, **options).fit(x, z), 0.0
-        models = [kind(warm_start=True, early_stopping=False, **options) for _ in splits]
+            return _FIRST, 0.0
+        models = [kind(warm_start=True, **options) for _ in splits]
         count = _FIRST
         while True:
             total = np.zeros(count)
@@ -170,21 +200,25 @@ class Peer:
                 total += _sum_losses(model, take(x, held), z[held])
             best = int(total.argmin()) + 1
             if best < _NEAR_END * count or count >= _MOST:
-                break
+                return best, float(total[best - 1]) / sum(len(held) for held, _ in splits)
             count = min(2 * count, _MOST)
-        whole = kind(max_iter=best, early_stopping=False, **options).fit(x, z)
-        return whole, float(total[best - 1]) / sum(len(held) for held, _ in splits)
 
     def _split_rows(self, x: Array, z: Array) -> list[tuple[Array, Array]]:
-        """Return splits into held-out rows and the others; copies of a row are on the same side."""
-        duplicates = find_duplicates(x, z, None, self.schema_)
-        copies = duplicates.rows > 0 and not duplicates.observations
-        unit = duplicates.unit if copies else np.arange(len(x))
+        """Return splits into held-out rows and the others; rows of a group, or copies, are on the same side."""
+        unit = np.arange(len(x))
+        if self.groups is not None:
+            unit = np.unique(self.groups[self._rows], return_inverse=True)[1].ravel()
+        else:
+            duplicates = find_duplicates(x, z, None, self.schema_)
+            if duplicates.rows > 0 and not duplicates.observations:
+                unit = duplicates.unit
         units = int(unit.max()) + 1
         parts = min(_PARTS, units)
         part = np.random.default_rng(fold_in(self.seed, "held out")).permutation(units) % parts
-        number = range(parts if len(x) <= _CROSS_VALIDATED else 1)
-        splits = [(np.flatnonzero(part[unit] == k), np.flatnonzero(part[unit] != k)) for k in number]
+        many = len(x) > _CROSS_VALIDATED or (self.task == "classification" and len(np.unique(z)) > _MANY_CLASSES)
+        splits = [
+            (np.flatnonzero(part[unit] == k), np.flatnonzero(part[unit] != k)) for k in range(1 if many else parts)
+        ]
         return [(held, rest if len(rest) else held) for held, rest in splits]
 
 

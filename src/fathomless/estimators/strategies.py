@@ -192,7 +192,8 @@ class SearchOptions:
     trials : sequence of mappings
         Options of the networks, of which a short training of cross-fitted networks chooses one; the first by default.
     eliminates : sequence of int
-        Indices of trials. Further trials eliminate columns from the one with the largest clear gain over the first.
+        Indices of trials. Further trials eliminate columns from the first of these trials, or from another one of them
+        with a clear gain over it.
     """
 
     free: bool

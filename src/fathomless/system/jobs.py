@@ -14,12 +14,40 @@ from fathomless.system.errors import DataError
 from fathomless.system.locks import hold_folder
 from fathomless.system.progress import Progress, Silent
 
-__all__ = ["run_parts"]
+__all__ = ["iterate_parts", "run_parts"]
 
 Part = Callable[[], Mapping[str, Any]]
 
 
 def run_parts(
+    parts: Mapping[str, Part], *, settings: Mapping[str, Any], **options: Any
+) -> tuple[dict[str, dict[str, Any]], float]:
+    """Compute the parts of a long computation, in order or in parallel.
+
+    Parameters
+    ----------
+    parts, settings, **options
+        As of :func:`iterate_parts`.
+
+    Returns
+    -------
+    results : dict
+        Result of each part that was computed, or found on disk, in the order of the parts.
+    seconds : float
+        Total time of the parts, over all runs.
+
+    Raises
+    ------
+    DataError, FileError
+        As :func:`iterate_parts` does.
+    """
+    found, seconds = dict[str, dict[str, Any]](), 0.0
+    for name, values, taken in iterate_parts(parts, settings=settings, **options):
+        found[name], seconds = values, seconds + taken
+    return {name: found[name] for name in parts if name in found}, seconds
+
+
+def iterate_parts(
     parts: Mapping[str, Part],
     *,
     settings: Mapping[str, Any],
@@ -27,8 +55,8 @@ def run_parts(
     progress: Progress | None = None,
     jobs: int = 1,
     deadline: float | None = None,
-) -> tuple[dict[str, dict[str, Any]], float]:
-    """Compute the parts of a long computation, in order or in parallel.
+) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Yield each part of a long computation as soon as it is done: its name, its result and its time in seconds.
 
     Parameters
     ----------
@@ -45,13 +73,6 @@ def run_parts(
     deadline : float, optional
         Time in seconds since the epoch after which no part is started.
 
-    Returns
-    -------
-    results : dict
-        Result of each part that was computed, or found on disk, in the order of the parts.
-    seconds : float
-        Total time of the parts, over all runs.
-
     Raises
     ------
     DataError
@@ -59,39 +80,26 @@ def run_parts(
     FileError
         If another process writes to the same folder, or it cannot be written.
     """
-    with contextlib.nullcontext() if out is None else hold_folder(out):
-        return _run_parts(parts, settings, out, progress, jobs, math.inf if deadline is None else deadline)
-
-
-def _run_parts(
-    parts: Mapping[str, Part],
-    settings: Mapping[str, Any],
-    out: str | PathLike[str] | None,
-    progress: Progress | None,
-    jobs: int,
-    deadline: float,
-) -> tuple[dict[str, dict[str, Any]], float]:
     settings = json.loads(json.dumps(settings))  # in the form in which it is read from disk
     display = progress or Silent()
-    found: dict[str, dict[str, Any]] = {}
-    seconds = 0.0
-    paths = {name: None if out is None else Path(out) / "parts" / f"{name.replace('/', '-')}.json" for name in parts}
-    for name, path in paths.items():
-        if path is not None and path.exists():
-            kept = _read_part(path, settings)
-            found[name], seconds = kept["values"], seconds + kept["seconds"]
-    display.start(len(parts), len(found))
-    try:
-        rest = {name: make for name, make in parts.items() if name not in found}
-        for name, values, taken in _compute(rest, jobs, deadline):
-            found[name], seconds = values, seconds + taken
-            if (path := paths[name]) is not None:
-                kept = {"settings": settings, "seconds": taken, "values": values}
-                io.write_text(path, json.dumps(kept, indent=1) + "\n")
-            display.advance(len(found), {})
-    finally:
-        display.close()
-    return {name: found[name] for name in parts if name in found}, seconds
+    with contextlib.nullcontext() if out is None else hold_folder(out):
+        paths = {
+            name: None if out is None else Path(out) / "parts" / f"{name.replace('/', '-')}.json" for name in parts
+        }
+        saved = {name: _read_part(path, settings) for name, path in paths.items() if path is not None and path.exists()}
+        display.start(len(parts), len(saved))
+        try:
+            for name, kept in saved.items():
+                yield name, kept["values"], kept["seconds"]
+            rest = {name: make for name, make in parts.items() if name not in saved}
+            for done, (name, values, taken) in enumerate(_compute(rest, jobs, deadline or math.inf), len(saved) + 1):
+                if (path := paths[name]) is not None:
+                    kept = {"settings": settings, "seconds": taken, "values": values}
+                    io.write_text(path, json.dumps(kept, indent=1) + "\n")
+                display.advance(done, {})
+                yield name, values, taken
+        finally:
+            display.close()
 
 
 def _compute(parts: Mapping[str, Part], jobs: int, deadline: float) -> Iterator[tuple[str, dict[str, Any], float]]:

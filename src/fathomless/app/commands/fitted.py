@@ -148,7 +148,7 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known targets, print scores and findings, and save the scores."""
     from fathomless.app import runs
-    from fathomless.app.diagnose import describe_training_file
+    from fathomless.app.diagnose import TRAINING_FILE
     from fathomless.system.locks import hold_folder
     from fathomless.tables.readers import hash_files
 
@@ -156,20 +156,20 @@ def evaluate(given: argparse.Namespace) -> int:
     name = "standard input" if given.data == "-" else Path(given.data).name
     if name in runs.OWN:  # a file must not replace the evaluation of the run
         name = f"./{name}"
-    trained = given.data != "-" and hash_files([given.data])[0] == manifest.sha256
-    if trained:
-        name = f"{name} (training file)"
+    path = Path(given.data)
+    trained = given.data != "-" and path.is_file() and path.stat().st_size == manifest.bytes
+    trained = trained and hash_files([path])[0] == manifest.sha256
+    shown, name = name, f"{name}{TRAINING_FILE}" if trained else name
     options = {} if censored is None else {"censored": censored}
     evaluation = runs.score_rows(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight, **options)
     findings = runs.find_new_findings(given.folder, estimator, manifest.rows, evaluation)
-    if trained:
-        findings = (describe_training_file(given.data), *findings)
     with hold_folder(given.folder, wait=_WAIT):
         runs.keep_evaluation(given.folder, evaluation)
     if given.json:
         show_json(
             run=str(given.folder),
-            data=name,
+            data=shown,
+            training_file=trained,
             rows=evaluation.rows,
             scores=scores_of(evaluation),
             constant=scores_of(evaluation, "baseline"),

@@ -259,6 +259,8 @@ def score_peers(
 ) -> Peers:
     """Fit simple models to the same folds as the networks, and score them on the rows that they were not fitted to.
 
+    The number of iterations of boosting, and the width of its residuals, are those of the first fold. Whole folds are
+    held out there, so that rows of a group stay together.
     `density` (N,) is the log density of these rows under the fit.
     """
     from fathomless.app.peers import (  # imports scikit-learn's boosting, which nothing else needs
@@ -274,12 +276,14 @@ def score_peers(
     scores = {}
     behind = {}
     for name in PEERS:
-        fitted = []
+        fitted = list[Peer]()
         for k in range(int(fold.max()) + 1):
             others = training if folds is None else training[folds[training] != k]
             # An evenly spaced sample of a large table bounds the time of the simple models.
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
-            peer_of_fold = Peer(name, evaluation.task, seed, on_lattice=evaluation.on_lattice)
+            groups = None if folds is None or len(np.unique(folds[others])) < 2 else folds[others]
+            like = fitted[0] if fitted else None
+            peer_of_fold = Peer(name, evaluation.task, seed, on_lattice=evaluation.on_lattice, groups=groups, like=like)
             fitted.append(peer_of_fold.fit(*take(others), estimator.schema_, target))
         peer = cast(PredictiveEstimator, CrossFittedPeer(fitted))
         scores[name] = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold).scores

@@ -434,6 +434,11 @@ class UnboundedDepth(
         """Leave out inputs in the first layer and in the head of depth 0, also if they are built later."""
         assert self._kept_inputs is None
         count = self.first_weight().shape[-1]
+        if self.weight_prior.fan_in or not all(map(_linear_maps, self._input_parts())):
+            raise DataError(
+                f"inputs were selected for a network with {self.weight_prior} and {self._input_parts()}; they can be "
+                "selected if the first layer and the head of depth 0 begin with a linear map, and fan_in is False"
+            )
         self._kept_inputs, self.weight_prior = (kept.cpu(), count), dataclasses.replace(self.weight_prior, inputs=count)
         for linear in self._input_maps():
             keep_inputs(linear, kept)
@@ -450,8 +455,11 @@ class UnboundedDepth(
 
     def _input_maps(self) -> list[nn.Linear]:
         """Return the linear maps of the inputs: those of the first layer, and then that of the head of depth 0."""
-        parts = [parts[name] for parts, name in ((self.layers, "1"), (self.heads, "0")) if name in parts]
-        return [linear for part in parts for linear in _linear_maps(part)]
+        return [linear for part in self._input_parts() for linear in _linear_maps(part)]
+
+    def _input_parts(self) -> list[nn.Module]:
+        """Return the first layer and the head of depth 0, as far as they exist."""
+        return [parts[name] for parts, name in ((self.layers, "1"), (self.heads, "0")) if name in parts]
 
     def _part(self, kind: str, depth: int) -> nn.Module:
         """Return a layer, a head or the shared head; build it if it does not exist."""

@@ -155,6 +155,27 @@ def test_boosting_holds_out_whole_groups() -> None:
     assert same.stopped_ == apart.stopped_
 
 
+def test_methods_get_the_groups_of_their_training_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two groups and two folds there is one group in each training set, which is no information."""
+    found: list[Any] = []
+
+    class Recorded(Peer):
+        def fit(self, X: Any, y: Any, *args: Any, groups: Any = None, **options: Any) -> Any:
+            found.append(groups)
+            return super().fit(X, y, *args, **options)
+
+    monkeypatch.setattr(module, "method", lambda *_: Recorded("constant", "regression", 0))
+    X, y = table()
+    group = np.repeat(["a", "b", "c", "d"], len(y) // 4)
+    compare(X, y, task="regression", methods=["finite"], folds=2, groups=group)
+    assert [len(np.unique(groups)) for groups in found] == [2, 2]
+    assert all(len(groups) == len(y) // 2 for groups in found)
+    found.clear()
+    compare(X, y, task="regression", methods=["finite"], folds=2, groups=group < "c")
+    compare(X, y, task="regression", methods=["finite"], folds=2)
+    assert found == [None] * 4
+
+
 def test_boosting_of_classes_with_one_row() -> None:
     """Held-out parts can contain all rows of a class."""
     X = np.arange(8.0)[:, None]

@@ -176,7 +176,8 @@ def compare(
     minutes : float, optional
         Time after which no fit is started. Methods that are not finished are left out, with a note.
     groups : array, shape (N,), optional
-        Group of each row; rows of a group share a fold.
+        Group of each row; rows of a group share a fold. Methods get the groups of their training rows, if there are two
+        or more.
     out : path, optional
         Folder for finished fits, from which an interrupted comparison resumes.
     progress : Progress, optional
@@ -322,12 +323,15 @@ def _fit_fold(
     train, test = np.flatnonzero(fold_numbers != fold), np.flatnonzero(fold_numbers == fold)
     rows = [(take(X, part), take(y, part)) for part in (train, test)]
     torch.set_num_threads(1)
+    own = None if groups is None or len(np.unique(groups[train])) < 2 else groups[train]
     if name in PEERS:
-        return evaluate_split(partial(Peer, name, task, seed, groups=None if groups is None else groups[train]), *rows)
-    return evaluate_split(partial(method, name, task, seed), *rows)
+        return evaluate_split(partial(Peer, name, task, seed, groups=own), *rows)
+    return evaluate_split(partial(method, name, task, seed), *rows, groups=own)
 
 
-def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[Any, Any]) -> dict[str, Any]:
+def evaluate_split(
+    make: Callable[[], Any], train: tuple[Any, Any], test: tuple[Any, Any], groups: Array | None = None
+) -> dict[str, Any]:
     """Fit an estimator to training rows, and score it on test rows.
 
     Parameters
@@ -336,6 +340,8 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
         Function that returns the estimator, or an object with ``fit``, ``target_`` and ``predict_dist``.
     train, test : tuple of a table and its target
         Training and test rows, with the same columns.
+    groups : array, shape (N,), optional
+        Groups of the training rows, for ``fit``.
 
     Returns
     -------
@@ -355,7 +361,7 @@ def evaluate_split(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # there is one fit for each method and fold
             start = time.perf_counter()
-            fitted = make().fit(*train)
+            fitted = make().fit(*train) if groups is None else make().fit(*train, groups=groups)
             seconds = time.perf_counter() - start
             recorder = _Recorder(fitted)
             evaluation = evaluate(cast(PredictiveEstimator, recorder), *test, name="new rows")

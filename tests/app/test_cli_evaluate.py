@@ -226,6 +226,9 @@ def test_an_evaluation_on_the_file_of_the_fit_is_a_problem(call: Call, monkeypat
     monkeypatch.setattr(report, "render", lambda page: "\n".join(finding.title for finding in page.findings))
     assert call("report", "run").code == 0
     assert "Scores of training rows" in Path("run/report.html").read_text(encoding="utf-8")
+    names = [evaluation.name for evaluation in runs.evaluations("run")]  # the first one is at the top of the page
+    assert names[:3] == ["other.csv", "pipe", "standard input"]
+    assert names[3:] == ["out-of-fold rows", "copy.csv (training file)", "houses.csv (training file)", "training rows"]
 
 
 def test_the_page_shows_all_evaluations(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,12 +321,12 @@ def _fit_fold(
 ) -> dict[str, Any]:
     """Fit one method to all folds except one; return its log densities on that fold, its scores and times."""
     train, test = np.flatnonzero(fold_numbers != fold), np.flatnonzero(fold_numbers == fold)
-    rows = [(take(X, part), take(y, part)) for part in (train, test)]
+    known, new = ((take(X, part), take(y, part)) for part in (train, test))
     torch.set_num_threads(1)
     own = None if groups is None or len(np.unique(groups[train])) < 2 else groups[train]
     if name in PEERS:
-        return evaluate_split(partial(Peer, name, task, seed, groups=own), *rows)
-    return evaluate_split(partial(method, name, task, seed), *rows, groups=own)
+        return evaluate_split(partial(Peer, name, task, seed, groups=own), known, new)
+    return evaluate_split(partial(method, name, task, seed), known, new, own)
 
 
 def evaluate_split(

@@ -33,7 +33,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.app.diagnose import diagnose
+from fathomless.app.diagnose import TRAINING_FILE, diagnose
 from fathomless.app.manifests import (
     ASKED,
     UNFINISHED,
@@ -340,10 +340,16 @@ def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
 
 
 def evaluations(folder: Path_) -> list[Evaluation]:
-    """Return the evaluations of a run: those on files by name, then the held-out rows, then the training rows."""
+    """Return the evaluations of a run: on new files by name, unseen rows, the file of the fit, and training rows."""
     loaded = [Evaluation.load(place) for place in _evaluation_folders(folder)]
     last = list(OWN)
-    return sorted(loaded, key=lambda e: (last.index(e.name) if e.name in last else -1, e.name))
+
+    def place(name: str) -> float:
+        if name.endswith(TRAINING_FILE):
+            return last.index("training rows") - 0.5
+        return last.index(name) if name in last else -1.0
+
+    return sorted(loaded, key=lambda evaluation: (place(evaluation.name), evaluation.name))
 
 
 def _evaluation_folders(folder: Path_) -> list[Path]:

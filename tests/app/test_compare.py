@@ -25,7 +25,7 @@ from fathomless.app.compare import (
 from fathomless.app.peers import PEERS, Peer
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema
-from fathomless.data.targets import fit_target
+from fathomless.data.targets import fit_labels, fit_target
 from fathomless.families import registry
 from fathomless.system.errors import DataError
 
@@ -148,6 +148,8 @@ def test_boosting_holds_out_whole_groups() -> None:
     X_new, y_new = rng.normal(size=(400, 3)), rng.normal(size=400)
     apart = Peer("boosting", "regression", 0, groups=group).fit(X, y)
     leaking = Peer("boosting", "regression", 0).fit(X, y)
+    assert apart.stopped_ is not None
+    assert leaking.stopped_ is not None
     assert apart.stopped_[0] < 20 < leaking.stopped_[0]
     scores = [float(peer.predict_dist(X_new).log_prob(y_new).mean()) for peer in (apart, leaking)]
     assert scores[0] > -2.0 > scores[1]
@@ -174,6 +176,16 @@ def test_methods_get_the_groups_of_their_training_rows(monkeypatch: pytest.Monke
     compare(X, y, task="regression", methods=["finite"], folds=2, groups=group < "c")
     compare(X, y, task="regression", methods=["finite"], folds=2)
     assert found == [None] * 4
+
+
+def test_a_model_of_one_class_has_no_iterations_for_others() -> None:
+    """The training rows of the first fold can have one class, with groups or blocks."""
+    X, y = table()
+    high = y > np.median(y)
+    one = Peer("boosting", "classification", 0).fit(X, np.zeros(len(y), dtype=bool), target=fit_labels(high))
+    assert one.stopped_ is None
+    alone, other = (Peer("boosting", "classification", 0, like=like).fit(X, high) for like in (None, one))
+    assert alone.stopped_ == other.stopped_ is not None
 
 
 def test_boosting_of_classes_with_one_row() -> None:

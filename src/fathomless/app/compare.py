@@ -239,10 +239,7 @@ def compare_in_turn(
     chosen, notes = methods_for(task, len(z))
     if methods:
         chosen, notes = _select_methods(methods, task), ()
-    chosen = {
-        name: chosen[name]
-        for name in sorted(chosen, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    }
+    chosen = {**{name: chosen[name] for name in _FIRST if name in chosen}, **chosen}
     schema = fit_schema(X)
     x = encode(schema, X)
     with warnings.catch_warnings():

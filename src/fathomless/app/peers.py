@@ -71,7 +71,7 @@ class Peer:
     """
 
     target_: ClassLabels | TargetScale
-    stopped_: tuple[int, float]  # iterations of boosting, and the mean loss of held-out rows
+    stopped_: tuple[int, float] | None = None  # iterations of boosting, and the mean loss of held-out rows
     _predict: Callable[[Array], tuple[Array, ...]]
 
     def __init__(
@@ -180,8 +180,8 @@ class Peer:
             "random_state": fold_in(self.seed, "boosting") % 2**32,
             "early_stopping": False,
         }
-        self.stopped_ = self._stop(kind, options, x, z) if self.like is None else self.like.stopped_
-        iterations, loss = self.stopped_
+        known = None if self.like is None else self.like.stopped_  # None for a model of one class, too
+        iterations, loss = self.stopped_ = known or self._stop(kind, options, x, z)
         return kind(max_iter=iterations, **options).fit(x, z), loss
 
     def _stop(self, kind: Any, options: Mapping[str, Any], x: Array, z: Array) -> tuple[int, float]:

@@ -48,9 +48,7 @@ __all__ = ["BinsDefault", "ClassTask", "ColumnOptions", "NumberTask", "Task", "b
 Array = npt.NDArray[Any]
 _COARSE = 0.1  # step of a lattice in standard deviations above which it bounds a predicted scale
 _ROWS_PER_COLUMN = 5  # below which columns of numbers have no bins by default
-_COMPARED_ROWS = (
-    50  # for each column, below which unseen rows choose between the encodings of numbers in large tables, too
-)
+_COMPARED_ROWS = 50  # for each column, below which unseen rows choose between both in large tables, too
 _FEWEST_ROWS = 100  # from which unseen rows choose between the encodings of numbers
 _HIGHEST_FLOOR = 0.4  # largest such bound, below the initial scale
 

@@ -559,12 +559,16 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _minutes(text: str) -> float:
+def _number(text: str) -> float:
+    """Return a number, or NaN for other text."""
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = math.nan
-    if not 0.0 < value < math.inf:
+        return math.nan
+
+
+def _minutes(text: str) -> float:
+    if not 0.0 < (value := _number(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} was given; a positive number of minutes is allowed")
     return value
 
@@ -589,10 +593,6 @@ def _name(text: str) -> str:
 
 
 def _level(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < 1.0:
+    if not 0.0 < (value := _number(text)) < 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} was given; a number between 0 and 1, such as 0.9, is allowed")
     return value

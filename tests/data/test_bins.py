@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fathomless import FiniteNetworkClassifier, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data import streams
-from fathomless.data.bins import BIN_SCALE, Bins, choose_bin_count, fit_bins
+from fathomless.data.bins import BIN_SCALE, Bins, BinsOfColumns, choose_bin_count, fit_bins
 from fathomless.data.frames import encode, fit_schema
 from fathomless.data.schema import Schema
 from fathomless.data.targets import TargetScale
@@ -131,6 +131,47 @@ def test_a_column_stays_one_column() -> None:
     assert schema.plain == plain
     first = [schema.encoded_names.index(name) for name in plain.encoded_names]
     assert np.array_equal(encode(schema, table()[0])[:, first], encode(plain, table()[0]))
+
+
+def test_columns_are_encoded_at_once_as_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    columns = [with_mass(400), rng.normal(size=400), np.zeros(400), np.repeat([1.0, 2.0, 3.0, 9.0], 100)]
+    bins = [fit_bins(column, None, 6) for column in columns]
+    assert [each is None for each in bins] == [False, False, True, False]
+    values = np.stack([rng.permutation(column) for column in columns], 1)
+    table = BinsOfColumns(bins)
+    expected = [each.encode(values[:, i]) for i, each in enumerate(bins) if each is not None]
+    np.testing.assert_array_equal(table.encode(values), np.concatenate(expected, 1))
+    np.testing.assert_array_equal(table.column, np.repeat([0, 1, 3], [each.shape[1] for each in expected]))
+    found = bins[0]
+    assert found is not None
+    direct = [(values[:, 0] - found.median) / found.spread]
+    direct = [direct[0] / np.sqrt(1.0 + direct[0] ** 2 / 9.0)]
+    direct += [(values[:, 0] == v) - m for v, m in zip(found.spikes, found.means, strict=False)]
+    limits = zip(found.knots, found.knots[1:], found.means[len(found.spikes) :], strict=False)
+    direct += [BIN_SCALE * (np.clip((values[:, 0] - a) / (b - a), 0.0, 1.0) - m) for a, b, m in limits]
+    np.testing.assert_allclose(expected[0], np.stack(direct, 1), rtol=1e-12, atol=1e-15)
+    assert BinsOfColumns([None]).encode(values[:, :1]).shape == (400, 0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("numbers", ["plain", "binned"])
+def test_arrays_and_data_frames_have_the_same_features(numbers: str) -> None:
+    rng = np.random.default_rng(1)
+    X = np.column_stack([with_mass(3000), rng.normal(size=3000), rng.integers(0, 2, 3000)])
+    X[0, 1] = 1e7  # limits the column
+    training = X.copy()
+    training[::9, 0] = np.nan  # the column has an indicator of missing values
+    names = list("abc")
+    schema = fit_schema(pd.DataFrame(training, columns=names), numbers=numbers)
+    of_frame = encode(schema, pd.DataFrame(X, columns=names))
+    np.testing.assert_array_equal(encode(schema, X), of_frame)  # all columns at once, in blocks of rows
+    far = X.copy()
+    far[1500, 2] = 1e308
+    schema = fit_schema(pd.DataFrame(X * [1.0, 1.0, 1e-3], columns=names), numbers=numbers)
+    for wrong in (far, pd.DataFrame(far, columns=names)):
+        with pytest.raises(DataError, match=r"column 'c' has values too far .*1 of 3000 rows .*first: 1500"):
+            encode(schema, wrong)
 
 
 def test_a_schema_with_bins_is_saved_and_an_altered_one_is_refused() -> None:

@@ -10,6 +10,7 @@ from fathomless.nn.architectures import MLP, Residual, TabularTransformer
 from fathomless.nn.stacked import (
     Apart,
     StackedLinear,
+    apply_each,
     apply_stackable,
     scale_gradients,
     select_stackable,
@@ -48,6 +49,33 @@ def test_side_by_side_equals_one_by_one(kind: str) -> None:
     each = torch.cat([module(x[i * B : (i + 1) * B]) for i, module in enumerate(modules)])
     together = stack(modules)
     assert torch.allclose(together(x), each, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "flatten", "identity", "mixed", "biases"])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shape", [(B,), (0,), (B, 2)])
+def test_modules_are_evaluated_jointly(kind: str, shared: bool, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    modules = {
+        "flatten": [nn.Flatten() for _ in range(F)],
+        "identity": [nn.Sequential(nn.Identity(), nn.Linear(H, 2)) for _ in range(F)],
+        "mixed": [nn.Linear(H, 4), nn.Sequential(nn.Linear(H, 4), nn.Tanh()), nn.Linear(H, 4, bias=False)],
+        "biases": [nn.Linear(H, 4, bias=i > 0) for i in range(F)],
+    }.get(kind) or [build(kind) for _ in range(F)]
+    if kind in ("transformer", "batch norm") and len(shape) > 1:
+        return  # these have a second axis of their own
+    modules = [module.eval() for module in modules]
+    rows = torch.randn(*shape, H).expand(F, *shape, H) if shared else torch.randn(F, *shape, H)
+    each = torch.stack([module(own) for module, own in zip(modules, rows, strict=True)])
+    torch.testing.assert_close(apply_each(modules, rows), each, rtol=1e-5, atol=1e-5)
+
+
+def test_hooks_are_called_in_a_joint_evaluation() -> None:
+    modules = [nn.Linear(H, 4) for _ in range(F)]
+    modules[1].register_forward_hook(lambda module, inputs, output: output + 1.0)
+    rows = torch.randn(B, H)
+    joint = apply_each(modules, rows.expand(F, B, H))
+    torch.testing.assert_close(joint[1], nn.functional.linear(rows, modules[1].weight, modules[1].bias) + 1.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -65,6 +65,19 @@ def test_the_law_of_a_kind_is_the_average_of_the_laws_of_its_networks() -> None:
         torch.testing.assert_close(average.mean, means.mean(0), rtol=1e-12, atol=1e-12)
 
 
+def test_laws_in_units_are_changed_laws() -> None:
+    recalibration = random_recalibration(0)
+    generator = torch.Generator().manual_seed(1)
+    x, mean = (torch.randn(6, size, generator=generator, dtype=torch.float64) for size in (3, TARGETS))
+    shift, scale = torch.arange(float(TARGETS), dtype=torch.float64), torch.full((TARGETS,), 3.0, dtype=torch.float64)
+    plain = recalibration.mixtures(x, mean, mean.exp())
+    changed = recalibration.mixtures(x, mean, mean.exp(), units=(shift, scale))
+    y = mean[None]
+    for law, other in zip(plain, changed, strict=True):
+        assert torch.equal(law.affine(shift, scale).log_prob(y), other.log_prob(y))
+        torch.testing.assert_close(other.log_prob(shift + scale * y), law.log_prob(y) - scale.log())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_density_integrates_to_one_and_gives_the_moments(family: str, seed: int) -> None:

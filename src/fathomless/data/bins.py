@@ -24,13 +24,15 @@ Y. Gorishniy, I. Rubachev and A. Babenko, "On Embeddings for Numerical Features 
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BIN_SCALE", "LIMIT", "Bins", "choose_bin_count", "fit_bins"]
+__all__ = ["BIN_SCALE", "LIMIT", "Bins", "BinsOfColumns", "choose_bin_count", "fit_bins"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -72,16 +74,11 @@ class Bins:
 
     def encode(self, values: Floats) -> Floats:
         """Return the features of finite values (N,), shape (N, 1 + spikes + bins)."""
-        with np.errstate(over="ignore"):
-            z = np.clip((values - self.median) / self.spread, -LIMIT, LIMIT)
-        return np.column_stack([z / np.sqrt(1.0 + (z / 3.0) ** 2), self._encode_steps(values)])
+        return self._alone.encode(values[:, None])
 
-    def _encode_steps(self, values: Floats) -> Floats:
-        spikes = (values[:, None] == np.array(self.spikes)) - np.array(self.means[: len(self.spikes)])
-        low, width = np.array(self.knots[:-1]), np.diff(self.knots)
-        with np.errstate(over="ignore"):
-            inside = np.clip((values[:, None] - low) / width, 0.0, 1.0)
-        return np.column_stack([spikes, BIN_SCALE * (inside - np.array(self.means[len(self.spikes) :]))])
+    @cached_property
+    def _alone(self) -> "BinsOfColumns":
+        return BinsOfColumns([self])
 
     def is_valid(self) -> bool:
         """Return True if :func:`fit_bins` can produce these values."""
@@ -94,6 +91,47 @@ class Bins:
             and math.isfinite(self.knots[-1] - self.knots[0])
             and len(self.means) == len(self.spikes) + len(self.knots) - 1
         )
+
+
+class BinsOfColumns:
+    """Features of several columns, computed at once.
+
+    Parameters
+    ----------
+    columns : sequence of Bins or None
+        Features of each of the C columns; None for columns without further features.
+
+    Attributes
+    ----------
+    column : ndarray of int64, shape (D,)
+        Column of each of the D features, ascending.
+    """
+
+    def __init__(self, columns: Sequence[Bins | None]) -> None:
+        some = [(place, bins) for place, bins in enumerate(columns) if bins is not None]
+        sizes = [(1, len(bins.spikes), len(bins.knots) - 1) for _, bins in some]
+        kind = np.repeat(np.tile([0, 1, 2], len(some)), np.array(sizes, dtype=np.int64).ravel())
+        self.column = np.repeat([place for place, _ in some], [sum(size) for size in sizes]).astype(np.int64)
+        self._order = np.argsort(np.argsort(kind, kind="stable"), kind="stable")  # of features that are sorted by kind
+        self._of_kind = [self.column[kind == k] for k in range(3)]
+        self._median = np.array([bins.median for _, bins in some])
+        self._spread = np.array([bins.spread for _, bins in some])
+        self._spike = np.array([value for _, bins in some for value in bins.spikes])
+        self._spike_mean = np.array([mean for _, bins in some for mean in bins.means[: len(bins.spikes)]])
+        self._low = np.array([knot for _, bins in some for knot in bins.knots[:-1]])
+        self._width = np.concatenate([np.zeros(0), *(np.diff(bins.knots) for _, bins in some)])
+        self._bin_mean = np.array([mean for _, bins in some for mean in bins.means[len(bins.spikes) :]])
+
+    def encode(self, values: Floats) -> Floats:
+        """Return the features (N, D) of finite values (N, C); those of a column are in the order of its names."""
+        of_bounded, of_spike, of_bin = (values[:, columns] for columns in self._of_kind)
+        with np.errstate(over="ignore"):
+            z = np.clip((of_bounded - self._median) / self._spread, -LIMIT, LIMIT)
+            inside = np.clip((of_bin - self._low) / self._width, 0.0, 1.0)
+        bounded = z / np.sqrt(1.0 + (z / 3.0) ** 2)
+        spikes = (of_spike == self._spike) - self._spike_mean
+        by_kind = np.concatenate([bounded, spikes, BIN_SCALE * (inside - self._bin_mean)], axis=1)
+        return np.take(by_kind, self._order, axis=1)
 
 
 def choose_bin_count(columns: int) -> int:
@@ -133,7 +171,7 @@ def fit_bins(values: Floats, weight: Floats | None, count: int) -> Bins | None:
     knots = _place_knots(distinct, counts, count)
     spikes = _find_spikes(distinct, counts)
     found = Bins(median, spread, tuple(spikes), tuple(knots), (0.0,) * (len(spikes) + len(knots) - 1))
-    steps = found._encode_steps(distinct)
+    steps = found.encode(distinct)[:, 1:].copy()
     steps[:, len(spikes) :] /= BIN_SCALE
     means = np.average(steps, axis=0, weights=counts)
     return Bins(median, spread, tuple(spikes), tuple(knots), tuple(means.tolist()))

@@ -43,6 +43,8 @@ def to_narwhals(given: Any, name: str) -> Any:
     DataError
         For a lazy frame, and for a frame with repeated column names.
     """
+    if isinstance(given, np.ndarray):
+        return given
     try:
         native = nw.from_native(given, allow_series=True, pass_through=True)
         names = native.columns if isinstance(native, nw.DataFrame) else []

@@ -39,7 +39,6 @@ from fathomless.data.schema import (
     Cells,
     Floats,
     Schema,
-    check_encoded,
     check_option,
     choose_max_levels,
     encode_as_numbers,
@@ -195,20 +194,10 @@ def encode(schema: Schema, X: Any) -> Floats:
         f"a table of {table.rows:,} rows, encoded as {schema.width:,} features,",
         lambda share: f"use about {int(share * table.rows):,} rows, reduce max_levels, or drop text columns",
     )
-    plain = all(column.kind == "numeric" and not column.gaps and not column.bins for column in schema.columns)
-    if plain and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
-        with np.errstate(over="ignore"):
-            out = table.columns.copy()
-            for place, column in enumerate(schema.columns):
-                if column.limits is not None:
-                    out[:, place].clip(*column.limits, out=out[:, place])
-            out -= np.array([column.center for column in schema.columns])
-            out /= np.array([column.scale for column in schema.columns])
-        if not np.isfinite(out).all():
-            worst = int(np.argmin(np.isfinite(out).all(axis=0)))
-            check_encoded(schema.columns[worst].name, out[:, worst])
-        return out
     out = np.zeros((table.rows, schema.width))
+    if schema.numbers and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
+        schema.numbers.encode(table.columns, out)
+        return out
     start = 0
     for column, cells in zip(schema.columns, table.cells(), strict=True):
         stop = start + len(column.features)
@@ -601,7 +590,7 @@ def merge_duplicates(
 
 def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
     """Select rows of an array, a list or a data frame by position; a masked array becomes a plain one."""
-    if isinstance(rows, np.ma.MaskedArray):
+    if isinstance(rows, np.ndarray):
         return unmask(rows[index])
     native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame | nw.Series):

@@ -8,13 +8,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import compress
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.bins import Bins, fit_bins
+from fathomless.data.bins import Bins, BinsOfColumns, fit_bins
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.system.errors import DataError, DataWarning
 
@@ -58,6 +59,7 @@ MISSING = ("auto", "error", "impute")
 UNSEEN = ("error", "ignore")
 #: Encodings of columns of numbers.
 NUMBERS = ("plain", "binned")
+_ROWS_AT_ONCE = 1024  # rows of columns of numbers that are encoded at once, which fit into the cache
 _FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
 FEW_LEVELS = 100  #: largest number of categories of a column that are all levels of their own
 _MOST_LEVELS, _LEVEL_VALUES = 1000, 50_000_000  # largest number of levels of a column, and values of all their features
@@ -111,7 +113,7 @@ class Column:
         """Clip numbers or dates to the limits, then center and scale them."""
         return (self.clip(values) - self.center) / self.scale
 
-    @property
+    @cached_property
     def features(self) -> tuple[str, ...]:
         """Names of the encoded features, in order."""
         names = [self.name]
@@ -144,7 +146,7 @@ class Schema:
     missing: str = "auto"
     unseen: str = "error"
 
-    @property
+    @cached_property
     def encoded_names(self) -> tuple[str, ...]:
         """Names of the D encoded features."""
         return tuple(name for column in self.columns for name in column.features)
@@ -153,6 +155,11 @@ class Schema:
     def width(self) -> int:
         """Number D of encoded features."""
         return len(self.encoded_names)
+
+    @cached_property
+    def numbers(self) -> "NumberColumns | None":
+        """Encoding of tables whose columns are all numbers; None for other tables."""
+        return NumberColumns(self.columns) if all(column.kind == "numeric" for column in self.columns) else None
 
     @property
     def plain(self) -> "Schema":
@@ -202,6 +209,51 @@ class Schema:
         check_option("missing", obj["missing"], MISSING)
         check_option("unseen", obj["unseen"], UNSEEN)
         return Schema(tuple(columns), obj["named"], obj["missing"], obj["unseen"])
+
+
+class NumberColumns:
+    """Encoding of C columns of numbers at once, which takes less time for few rows than column by column.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        Columns of the kind "numeric".
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = columns
+        self._center = np.array([column.center for column in columns])
+        self._scale = np.array([column.scale for column in columns])
+        limits = [(-math.inf, math.inf) if column.limits is None else column.limits for column in columns]
+        self._limits = None if all(column.limits is None for column in columns) else np.array(limits).T
+        counts = [len(column.features) for column in columns]
+        self._first = np.cumsum([0, *counts[:-1]])
+        self._bins = BinsOfColumns([column.bins for column in columns])
+        before = self._first + 1  # position of the first feature of the bins of each column
+        start = np.searchsorted(self._bins.column, self._bins.column)
+        self._place = before[self._bins.column] + np.arange(len(start)) - start
+
+    def encode(self, values: Floats, out: Floats) -> None:
+        """Write the features of finite values (N, C) into ``out``, shape (N, D), initially zero.
+
+        Raises
+        ------
+        DataError
+            If the encoding of a value overflows.
+        """
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            part, features = values[start : start + _ROWS_AT_ONCE], out[start : start + _ROWS_AT_ONCE]
+            part = part if self._limits is None else np.clip(part, *self._limits)
+            with np.errstate(over="ignore"):
+                z = (part - self._center) / self._scale
+            if not np.isfinite(z).all():
+                worst = int(np.argmin(np.isfinite(z).all(axis=0)))
+                column = self.columns[worst]
+                with np.errstate(over="ignore"):
+                    check_encoded(column.name, column.standardize(values[:, worst]))
+            features[:, self._first] = z
+            if len(self._place):
+                features[:, self._place] = self._bins.encode(part)
 
 
 def _read_bins(median: float, spread: float, spikes: list[float], knots: list[float], means: list[float]) -> Bins:

@@ -26,7 +26,7 @@ from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.conformal import ConformalScores, interval_bounds, unit_moments
 from fathomless.posterior.distributions import NumberPredictive
-from fathomless.posterior.ensemble import Ensemble, list_members
+from fathomless.posterior.ensemble import Ensemble, draw_jointly, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics, choose_options
 from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_atom_networks
 from fathomless.posterior.indicators import IndicatorPredictive
@@ -179,7 +179,7 @@ class Predictor:
             with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
                 x = torch.as_tensor(encoded, dtype=dtype).to(device)
                 # the same seed for every part: all rows have the same weight draws
-                draws = self.model.draw(x, draws_each, as_generator(fold_in(self.seed, "predict")))
+                draws = draw_jointly(self.model, x, draws_each, as_generator(fold_in(self.seed, "predict")))
                 _check_finite(draws.f, start)
                 if networks_of is not None:
                     draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
@@ -585,8 +585,7 @@ def _recalibrate(
     shift, scale = (torch.as_tensor(units[name], dtype=torch.float64, device="cpu") for name in ("shift", "scale"))
     continuous = prediction.continuous
     law = continuous.network_mixture
-    laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, fold)
-    laws = tuple(each.affine(shift, scale) for each in laws)
+    laws = recalibration.mixtures(x, (law.mean - shift) / scale, law.std / scale, fold, (shift, scale))
     return prediction.with_continuous(replace(continuous, share=recalibration.share, residual_laws=laws))
 
 

@@ -4,6 +4,7 @@ Row r of a batch of F·B rows belongs to module r // B. Linear maps and elementw
 with stacked weights, (F, …) each. Other modules are kept separate and applied block by block.
 
 Linear maps with separate inputs, such as the heads of all depths, can be applied in one function too.
+:func:`apply_each` evaluates modules in the same way without a copy of their weights in a module.
 """
 
 import copy
@@ -12,12 +13,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fathomless.nn.architectures import Residual
 
 __all__ = [
     "Apart",
     "StackedLinear",
+    "apply_each",
     "apply_stackable",
     "find_owners",
     "is_deterministic",
@@ -101,9 +104,7 @@ def stack(modules: Sequence[nn.Module]) -> nn.Module:
     torch.Size([8, 3])
     """
     first = modules[0]
-    kinds = {type(module) for module in modules}
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-    if len(kinds) == 1 and not hooked:
+    if _are_alike(modules):
         if type(first) is nn.Linear and len({module.weight.shape for module in modules}) == 1:
             return StackedLinear([module for module in modules if isinstance(module, nn.Linear)])
         if type(first) in _ELEMENTWISE:
@@ -117,6 +118,57 @@ def stack(modules: Sequence[nn.Module]) -> nn.Module:
         if type(first) is Residual:
             return Residual(stack([module.branch for module in modules if isinstance(module, Residual)]))
     return Apart(modules)
+
+
+def _are_alike(modules: Sequence[nn.Module]) -> bool:
+    """Return True if modules have one type and no hooks."""
+    kind = type(modules[0])
+    return all(type(m) is kind and not m._forward_hooks and not m._forward_pre_hooks for m in modules)
+
+
+def apply_each(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Apply F modules with equal layers, each to its own rows: (F, B, …) to (F, B, …).
+
+    The first linear maps are a single product if all modules have the same rows, as a view ``rows.expand(F, …)``.
+    Modules that cannot be stacked are applied one by one. Random parts, such as dropout, are not for this function.
+
+    Examples
+    --------
+    >>> maps = [nn.Linear(2, 3), nn.Linear(2, 3)]
+    >>> apply_each(maps, torch.zeros(4, 2).expand(2, 4, 2)).shape
+    torch.Size([2, 4, 3])
+    """
+    first = modules[0]
+    if _are_alike(modules):
+        if type(first) is nn.Linear:
+            maps = cast(Sequence[nn.Linear], modules)
+            weights, biases = [linear.weight for linear in maps], [linear.bias for linear in maps]
+            if len({(w.shape, b is None) for w, b in zip(weights, biases, strict=True)}) == 1:
+                return _apply_maps(weights, biases, x)
+        elif type(first) is nn.Sequential:
+            chains = [list(module) for module in cast(Sequence[nn.Sequential], modules)]
+            if len({len(chain) for chain in chains}) == 1:
+                for parts in zip(*chains, strict=True):
+                    x = apply_each(parts, x)
+                return x
+        elif type(first) is Residual:
+            return x + apply_each([cast(Residual, module).branch for module in modules], x)
+        elif type(first) in _ELEMENTWISE and type(first) is not nn.Flatten:
+            return cast(Tensor, first(x))
+    return torch.stack([module(rows) for module, rows in zip(modules, x.unbind(), strict=True)])
+
+
+def _apply_maps(weights: Sequence[Tensor], biases: Sequence[Tensor | None], x: Tensor) -> Tensor:
+    """Apply F linear maps of one shape to x, (F, B, …, in)."""
+    weight = torch.stack([*weights])
+    bias = None if biases[0] is None else torch.stack([cast(Tensor, bias) for bias in biases])
+    count, outputs = weight.shape[:2]
+    if x.stride(0) == 0:  # one set of rows for all maps
+        merged: Tensor = F.linear(x[0], weight.flatten(0, 1), None if bias is None else bias.flatten())
+        return merged.view(*merged.shape[:-1], count, outputs).movedim(-2, 0)
+    rows = x.flatten(1, -2)
+    product = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+    return product.view(*x.shape[:-1], outputs)
 
 
 def is_deterministic(module: nn.Module) -> bool:

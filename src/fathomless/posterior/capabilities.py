@@ -11,13 +11,14 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from fathomless.posterior.model import Model
+from fathomless.posterior.model import Draws, Model
 from fathomless.system.errors import DataError
 
 __all__ = [
     "Growing",
     "HasLogJoint",
     "HasStructureLaw",
+    "JointlyEvaluable",
     "JointlyTrainable",
     "LinearHeads",
     "ListedStructure",
@@ -191,6 +192,18 @@ class JointlyTrainable(Model, ABC):
     @abstractmethod
     def unstack(self, models: Sequence[Model]) -> None:
         """Copy the state of a model that :meth:`stack` returned into the single models."""
+
+
+class JointlyEvaluable(Model, ABC):
+    """A model that can be evaluated together with others of its class, by fewer and larger products."""
+
+    @abstractmethod
+    def draw_jointly(self, others: Sequence[Model], x: Tensor) -> list[Draws]:
+        """Return the draws of this model and of `others` for the same rows, (B, …), without gradients.
+
+        They are those of ``draw`` except for rounding. The list is empty if the models have different layers, draw
+        their weights, or are in training mode.
+        """
 
 
 class Mergeable(Model, ABC):

@@ -12,12 +12,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fathomless.posterior.capabilities import Resizable
+from fathomless.posterior.capabilities import JointlyEvaluable, Resizable
 from fathomless.posterior.model import Deferred, Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
-__all__ = ["Ensemble", "check_no_shared_parameters", "list_members"]
+__all__ = ["Ensemble", "check_no_shared_parameters", "draw_jointly", "list_members"]
 
 
 def check_no_shared_parameters(members: Sequence[Model]) -> None:
@@ -44,6 +44,20 @@ def check_no_shared_parameters(members: Sequence[Model]) -> None:
 def list_members(model: Model) -> list[Model]:
     """Return the members of an ensemble, or a list of the model itself."""
     return [cast(Model, member) for member in model.members] if isinstance(model, Ensemble) else [model]
+
+
+def draw_jointly(model: Model, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+    """Return ``model.draw(x, n, generator)`` without gradients, except for rounding, in less time for ensembles.
+
+    Members with point estimates are evaluated together. A single row is then predicted several times as fast.
+    """
+    with torch.no_grad():
+        if isinstance(model, Ensemble) and len(model.members) > 1:
+            first, *others = list_members(model)
+            drawn = first.draw_jointly(others, x) if isinstance(first, JointlyEvaluable) else []
+            if drawn:
+                return model.join(drawn)
+        return model.draw(x, n, generator)
 
 
 class Ensemble(Resizable):
@@ -101,8 +115,12 @@ class Ensemble(Resizable):
 
         Members are independent networks: `network` is the index of the member.
         """
-        member_draws = [member.draw(x, n, generator) for member in self._list_members()]
-        weight = self.log_weight.exp().unbind()  # scalars
+        return self.join([member.draw(x, n, generator) for member in self._list_members()])
+
+    def join(self, member_draws: Sequence[Draws]) -> Draws:
+        """Return the draws of all members on one batch as draws of the ensemble."""
+        log_weights = self.log_weight.unbind()  # scalars
+        weight = self.log_weight.exp().unbind()
         terms = [draws.divergence for draws in member_draws]
         names = dict.fromkeys(name for of_member in terms for name in of_member)
         divergence: Mapping[str, Tensor]
@@ -112,7 +130,7 @@ class Ensemble(Resizable):
             divergence = {name: _average(terms, weight, name) for name in names}
         return Draws(
             f=torch.cat([draws.f for draws in member_draws]),  # (ΣS, B, K)
-            log_weight=torch.cat([d.log_weight + w for d, w in zip(member_draws, self.log_weight, strict=True)]),
+            log_weight=torch.cat([d.log_weight + w for d, w in zip(member_draws, log_weights, strict=True)]),
             structure=_number_structures(member_draws),
             divergence=divergence,
             tempered=member_draws[0].tempered,
@@ -163,7 +181,9 @@ def _number_networks(member_draws: Sequence[Draws]) -> Tensor | None:
     """
     if len(member_draws) == 1:
         return member_draws[0].network
-    return torch.cat([torch.full_like(draws.structure, i) for i, draws in enumerate(member_draws)])
+    first = member_draws[0].structure
+    numbers = torch.arange(len(member_draws), dtype=first.dtype, device=first.device).unbind()
+    return torch.cat([i.expand(len(draws.structure)) for i, draws in zip(numbers, member_draws, strict=True)])
 
 
 def _number_structures(member_draws: Sequence[Draws]) -> Tensor:

@@ -436,17 +436,18 @@ class Mixture:
                 "finite sum: give at least one finite log weight, and neither NaN nor plus infinity"
             )
         common = log_weight.ndim == 1
-        keep = log_weight > -math.inf if common else torch.ones(draws, dtype=torch.bool, device="cpu")
-        component = self.component.map_parameters(lambda t: t[keep])
+        component = self.component
+        if common and not bool((keep := log_weight > -math.inf).all()):
+            log_weight, component = log_weight[keep], component.map_parameters(lambda t: t[keep])
         if not component.valid.all():
             raise DataError(
                 f"{int((~component.valid).sum())} of {component.valid.numel()} components are not "
                 "proper laws; allowed are finite centres, positive finite scales and, for Student's "
                 "t, finite degrees of freedom above 2"
             )
-        normalised = torch.log_softmax(log_weight[keep], 0)
+        normalised = torch.log_softmax(log_weight, 0)
         if bool((total.abs() < _NORMALISED).all()):  # the given values, with the derivatives of normalised ones
-            normalised = log_weight[keep].detach() + (normalised - normalised.detach())
+            normalised = log_weight.detach() + (normalised - normalised.detach())
         object.__setattr__(self, "log_weight", normalised)
         object.__setattr__(self, "component", component)
 

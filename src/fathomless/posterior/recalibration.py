@@ -327,13 +327,24 @@ class Recalibration(nn.Module):
         laws = [_in_units(law, features, least, mean, std, fold) for law in self.laws.values()]
         return laws if self.trees is None else laws + self.trees.law_parameters(x, self.step, fold)
 
-    def mixtures(self, x: Tensor, mean: Tensor, std: Tensor, fold: Tensor | None = None) -> tuple[Mixture, ...]:
-        """Return the result of :meth:`law_parameters` as mixtures, batch (N, T)."""
+    def mixtures(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        fold: Tensor | None = None,
+        units: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Mixture, ...]:
+        """Return the result of :meth:`law_parameters` as mixtures, batch (N, T).
+
+        With `units`, a shift and a scale of shape (T,), they are laws of shift + scale · y.
+        """
         laws = []
         for law in self.law_parameters(x, mean, std, fold):
             # contiguous, so that sums over components have the same order in all parts of a table
             log_weight, loc, log_scale = (values.contiguous() for values in law)
-            laws.append(Mixture(log_weight, Normal(loc, log_scale.exp())))
+            component = Normal(loc, log_scale.exp())
+            laws.append(Mixture(log_weight, component if units is None else component.affine(*units)))
         return tuple(laws)
 
 

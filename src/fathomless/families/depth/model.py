@@ -43,10 +43,11 @@ from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import draw_nested
-from fathomless.nn.stacked import is_deterministic, select_stackable, stack, unstack
+from fathomless.nn.stacked import apply_each, is_deterministic, select_stackable, stack, unstack
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,
+    JointlyEvaluable,
     JointlyTrainable,
     LinearHeads,
     ListedStructure,
@@ -73,6 +74,7 @@ from fathomless.system.rng import building, fold_in
 __all__ = ["UnboundedDepth"]
 
 Build = Callable[[int], nn.Module]
+_ROWS_AT_ONCE = 1024  # rows that networks are evaluated on jointly
 _MISMATCH = (
     "the models differ in more than seeds and initial values; networks trained in parallel need equal layers, priors, "
     "options of weights, minimum depths and laws over depth"
@@ -85,6 +87,7 @@ class UnboundedDepth(
     ListedStructure,
     LinearHeads,
     JointlyTrainable,
+    JointlyEvaluable,
     SelectsInputs,
     Mergeable,
     HasLogJoint,
@@ -212,7 +215,7 @@ class UnboundedDepth(
         only_heads = n > 1 and self._only_heads_drawn and not self.training
         hidden = self._hidden(x) if only_heads else None  # computed once for all draws of the heads
         if not (self.stochastic or self.training or torch.is_grad_enabled()):
-            return self._predict(x, depth)
+            return self._list_draws(self._run_parts(x, None, None)[0], depth)
         passes, sets, sampled = draw_nested(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # under autocast
@@ -238,9 +241,30 @@ class UnboundedDepth(
             network=None if number is None else number.repeat_interleave(len(self._depths)),
         )
 
-    def _predict(self, x: Tensor, depth: "_DepthWeights") -> Draws:
-        """Evaluate point estimates without gradients; divergences are computed when they are read."""
-        f, _ = self._run_parts(x, None, None)
+    def draw_jointly(self, others: Sequence[Model], x: Tensor) -> list[Draws]:
+        """Return the draws of this network and of others, which have equal layers and the same support over depth."""
+        models = [self, *(other for other in others if isinstance(other, UnboundedDepth))]
+        depths = self._depths_in_use
+        if any(model.training or model.stochastic or model._depths_in_use != depths for model in models):
+            return []
+        layers = [[model.layers[str(k)] for model in models] for k in range(1, depths[-1] + 1)]
+        heads = [[model.heads[str(depth)] for model in models] for depth in depths]
+        shared = [model.readout for model in models if model.readout is not None]
+
+        def evaluate(rows: Tensor) -> Tensor:
+            hidden = [rows.expand(len(models), *rows.shape)]
+            for of_models in layers:
+                hidden.append(apply_each(of_models, hidden[-1]))
+            outputs = [apply_each(of_models, hidden[depth]) for depth, of_models in zip(depths, heads, strict=True)]
+            return torch.stack([apply_each(shared, f) for f in outputs] if shared else outputs, 1)
+
+        # hidden states of a part of the rows fit into the cache of a processor
+        part = _ROWS_AT_ONCE if x.device.type == "cpu" else max(1, len(x))
+        f = torch.cat([evaluate(rows) for rows in x.split(part)], 2)  # (networks, depths, B, K)
+        return [model._list_draws(own, model._weigh_depths()) for model, own in zip(models, f, strict=True)]
+
+    def _list_draws(self, f: Tensor, depth: "_DepthWeights") -> Draws:
+        """Return the draws of point estimates from outputs; divergences are computed when they are read."""
         f = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f  # under autocast
         divergence = Deferred({"weights": partial(self._charge, depth.charge), "depth": depth.divergence})
         return Draws(f, depth.log_weight.to(f.dtype), self._depths, divergence)

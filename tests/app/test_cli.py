@@ -371,8 +371,14 @@ def test_what_the_system_says_is_told_in_one_line(
 def test_a_fit_says_what_it_did_and_what_is_next(call: Call) -> None:
     said = fit(call)
     assert said.err == "note: target price: regression, because it is numeric (--task changes that)\n"
-    assert said.out.startswith("price: regression on 5 columns, 90 rows\ndepth: mean depth ")
-    assert "out-of-fold rows, 90" in said.out
+    lines = said.out.splitlines()
+    assert lines[0] == "price: regression on 5 columns, 90 rows"
+    assert lines[1] == "Out-of-fold rows (each predicted by the networks that were not trained on it):"
+    assert re.fullmatch(r"  RMSE \S+ \(mean: \S+, linear model: \S+, boosting: \S+\)", lines[2])
+    assert re.fullmatch(r"  coverage of the 90 % intervals \S+ %", lines[3])
+    assert re.fullmatch(r"out-of-fold rows, 90 +model +constant prediction +linear model +boosting", lines[5])
+    assert "\n\ndepth: mean depth " in said.out
+    assert said.out.index("log likelihood  ") < said.out.index("depth: mean depth ")  # scores come first
     for name in SCORES:
         assert f"\n{name.replace('_', ' ')}  " in said.out
     assert (

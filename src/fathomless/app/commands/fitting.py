@@ -78,8 +78,9 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
 
 
 def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
-    """Fit and save, and print structure, scores and findings."""
+    """Fit and save, and print scores, structure and findings."""
     from fathomless.app import runs
+    from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rows
 
     out = fit.out
     checkpoint = runs.begin(out, fit.manifest, resume=given.resume, overwrite=given.overwrite)
@@ -108,8 +109,13 @@ def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
             findings=findings_of(findings),
         )
     elif not given.quiet:
-        show(f"{fit.headline}\n{estimator.structure_.kind}: {estimator.structure_.summary}\n{_show_columns(estimator)}")
-        show(table_of(evaluation))
+        analysis = runs.analysis(out)
+        peers = analysis.peers.scores if analysis and analysis.peers else {}
+        show(f"{fit.headline}\n{describe_rows(evaluation)}:\n  {describe_error(evaluation, peers)}")
+        if coverage := describe_coverage(evaluation):
+            show(f"  {coverage}")
+        show(f"\n{table_of(evaluation, peers)}")
+        show(f"\n{estimator.structure_.kind}: {estimator.structure_.summary}\n{_show_columns(estimator)}".rstrip("\n"))
         show_findings(findings)
         show(f"\nReport: {out / 'report.html'}\nPredict new rows:")
         flag = "" if given.header else " --no-header"

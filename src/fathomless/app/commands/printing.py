@@ -12,6 +12,7 @@ from fathomless.system.terminal import escape_control
 if TYPE_CHECKING:
     from fathomless.estimators.evaluation import Evaluation
     from fathomless.estimators.findings import Finding
+    from fathomless.estimators.scores import Score
 
 __all__ = [
     "Stopped",
@@ -97,17 +98,24 @@ def scores_of(evaluation: "Evaluation", which: str = "scores") -> dict[str, dict
     return {name: {"value": score.value, "standard_error": score.error} for name, score in scores.items()}
 
 
-def table_of(evaluation: "Evaluation") -> str:
-    """Return a text table of scores and those of a constant prediction."""
+def table_of(evaluation: "Evaluation", peers: "Mapping[str, Mapping[str, Score]] | None" = None) -> str:
+    """Return a text table of the scores of a model, of a constant prediction, and of simple models on the same rows."""
+    from fathomless.app.page.main_scores import REFERENCES
     from fathomless.plots.page import format_with_error
 
-    rows = [(f"{evaluation.name}, {evaluation.rows:,}", "model", "constant prediction")]
-    for name, score in evaluation.scores.items():
-        pair = (score, evaluation.baseline[name])
-        rounded = [(0.0 if abs(s.value) < 1e-9 else s.value, s.error) for s in pair]  # zero up to rounding
-        model, constant = (" ".join(format_with_error(*values)).strip() for values in rounded)
-        rows.append((name.replace("_", " "), model, constant))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    def cell(score: "Score | None") -> str:
+        if score is None:
+            return "–"
+        rounded = 0.0 if abs(score.value) < 1e-9 else score.value  # zero up to rounding
+        return " ".join(format_with_error(rounded, score.error)).strip()
+
+    others = {text: (peers or {})[key] for key, text in REFERENCES.items() if key in (peers or {})}
+    rows = [(f"{evaluation.name}, {evaluation.rows:,}", "model", "constant prediction", *others)]
+    names = sorted(evaluation.scores, key=lambda name: name == "log_likelihood")  # in nats: the last one
+    for name in names:
+        models = (evaluation.scores, evaluation.baseline, *others.values())
+        rows.append((name.replace("_", " "), *(cell(scores.get(name)) for scores in models)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if evaluation.censored:
         lines.append(f"{evaluation.censored:,} targets are censored; scores of errors are those of the other rows")

@@ -20,6 +20,7 @@ from fathomless.app.diagnose import TOLERATED
 from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.insights import Insights, insights
+from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rows
 from fathomless.app.page.markup import render_template
 from fathomless.app.page.outcomes import TARGETS, by_target, predictions
 from fathomless.app.page.widths import width_groups
@@ -199,31 +200,20 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     source = f"{columns} and {format_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. Not evaluated."]
-    rows = {
-        "held-out rows": "Held-out rows (not used to train the weights)",
-        "out-of-fold rows": "Out-of-fold rows (each predicted by the networks that were not trained on it)",
-        "training rows": "Training rows (too optimistic for new rows)",
-    }.get(first.name, f"Rows of {first.name}")
-    ours, constant = first.scores, first.baseline
-    log_p, constant_log_p = (number(scores["log_likelihood"].value) for scores in (ours, constant))
+    peers = page.analysis.peers if page.analysis else None
+    rows, error = describe_rows(first), describe_error(first, peers.scores if peers else {})
     if first.task == "density":
-        return [
-            f"Density of {source}.",
-            f"{rows}: mean log density {log_p} nats; Gaussian with the same means and covariances: {constant_log_p} "
-            "nats.",
-        ]
+        return [f"Density of {source}.", f"{rows}: {error}."]
+    log_p, constant_log_p = (number(scores["log_likelihood"].value) for scores in (first.scores, first.baseline))
     kind = "Log mass" if first.on_lattice else "Log-likelihood"
     if first.atoms and not first.on_lattice:
         kind += f" (log probability at {join_words([number(atom) for atom in first.atoms])})"
     log_likelihood = f"{kind} {log_p} nats per row (constant prediction: {constant_log_p})."
     if first.task == "classification":
-        accuracy, most_frequent = (percent(scores["accuracy"].value) for scores in (ours, constant))
         return [
             f"Classification of {join_words(first.targets)} into {len(first.labels)} classes from {source}.",
-            f"{rows}: accuracy {accuracy} (most frequent class: {most_frequent}). {log_likelihood}",
+            f"{rows}: {error}. {log_likelihood}",
         ]
-    average = " averaged over the targets" if len(first.targets) > 1 else ""
-    rmse, mean_rmse = (number(scores["rmse"].value) for scores in (ours, constant))
     censored = []
     if first.censored:
         censored = [
@@ -233,8 +223,7 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     return [
         f"Regression of {join_words(first.targets)} on {source}.",
         *censored,
-        f"{rows}: RMSE{average} {rmse} (mean: {mean_rmse}), coverage of the 90 % intervals "
-        f"{percent(ours['coverage_90'].value)}. {log_likelihood}",
+        f"{rows}: {error}, {describe_coverage(first)}. {log_likelihood}",
     ]
 
 

@@ -229,6 +229,23 @@ def test_estimators_are_saved_and_exported_with_bins(estimator: UnboundedDepthRe
     assert estimator.export(tmp_path / "model.onnx").difference < 1e-4
 
 
+def test_initial_weights_of_bins_are_zero() -> None:
+    """With a learning rate near 0, the fitted weights are the initial ones."""
+    X, y = table(400)
+    options: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-9, "cv": 1, "width": 512, "random_state": 0}
+    weights = {}
+    for numbers in ("plain", "binned"):
+        found = UnboundedDepthRegressor(numbers=numbers, weight_prior=1.0, recalibrate=False, **options).fit(X, y)
+        weights[numbers] = found.model_.first_weight()
+        schema = found.schema_
+    plain, further = (list(features) for features in (schema.plain_features, schema.further_features))
+    assert sorted(plain + further) == list(range(schema.width))
+    assert schema.plain.encoded_names == tuple(schema.encoded_names[i] for i in plain)
+    assert weights["binned"][:, further].abs().max() < 1e-6
+    expected = float(weights["plain"].std()) * (len(plain) / schema.width) ** 0.5  # sqrt(2 / D) for D features
+    assert weights["binned"][:, plain].std() == pytest.approx(expected, rel=0.1)
+
+
 def test_importance_and_dependence_are_of_columns(estimator: UnboundedDepthRegressor) -> None:
     X, y = table(200, 2)
     found = importance(estimator, X, y)

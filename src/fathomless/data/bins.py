@@ -14,8 +14,8 @@ are fitted to the values of the training rows, without the target.
   most of them.
 
 Indicators and bins are centred, but not scaled: rare indicators would become large. Bins are multiplied by 0.1. This is
-equivalent to the prior N(0, 0.1²) of their weights, where those of other features have N(0, 1), and networks start
-close to those without bins.
+equivalent to the prior N(0, 0.1²) of their weights, where those of other features have N(0, 1). The initial weights of
+all three parts are 0 in networks of unbounded depth, which therefore start without steps.
 
 References
 ----------

@@ -178,6 +178,11 @@ class Schema:
             start += count
         return tuple(indices)
 
+    @property
+    def further_features(self) -> tuple[int, ...]:
+        """Indices of the encoded features that the encoding :attr:`plain` does not have."""
+        return tuple(sorted(set(range(self.width)).difference(self.plain_features)))
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal schema."""
         columns = [{**asdict(column), "levels": list(column.levels)} for column in self.columns]

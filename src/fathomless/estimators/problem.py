@@ -7,12 +7,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fathomless.estimators.encoding import NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.preparation import Prepared
 from fathomless.inference.out_of_fold.heads import check_heads, replace_heads_by_means
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.driver import State
+from fathomless.posterior.capabilities import SelectsInputs
 from fathomless.posterior.likelihoods import Likelihood, without_cells
 from fathomless.posterior.model import Model
 from fathomless.system import checks
@@ -58,6 +61,9 @@ class Problem:
         with building(fold_in(seed, "start")):
             likelihood = self.task.likelihood(table.target).to(table.device, table.dtype)
             model = self.networks._build_model(table.inputs, likelihood, seed, table.dtype)
+        further = table.schema.further_features
+        if further and isinstance(model, SelectsInputs):
+            model.start_without(torch.tensor(further, device="cpu"))
         if self.head != "point":
             check_heads(model, likelihood, self.head)  # an error now is better than after the training
         return model.to(table.device), likelihood

@@ -169,6 +169,16 @@ class SelectsInputs(Model, ABC):
     def restore_inputs(self) -> None:
         """Restore all inputs, in place; the weights of those that were left out are 0."""
 
+    @abstractmethod
+    def start_without(self, inputs: Tensor) -> None:
+        """Set the initial weights of some inputs to 0, in place.
+
+        Parameters
+        ----------
+        inputs : Tensor of int64, shape (M,)
+            Indices of the inputs.
+        """
+
 
 class JointlyTrainable(Model, ABC):
     """A model that can be trained jointly with others of its class as one stacked model, on rows in F blocks.

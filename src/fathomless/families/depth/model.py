@@ -477,6 +477,12 @@ class UnboundedDepth(
             restore_inputs(linear, kept, count)
         self._set_support(self._support)
 
+    @torch.no_grad()
+    def start_without(self, inputs: Tensor) -> None:
+        """Set the initial weights of some inputs to 0 in the first layer and in the head of depth 0."""
+        for linear in self._input_maps():
+            linear.weight[:, inputs] = 0.0
+
     def _input_maps(self) -> list[nn.Linear]:
         """Return the linear maps of the inputs: those of the first layer, and then that of the head of depth 0."""
         return [linear for part in self._input_parts() for linear in _linear_maps(part)]

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,21 @@ def test_an_evaluation_is_printed_and_kept(call: Call) -> None:
     shown = [row.split("  ")[0].replace(" ", "_") for row in rows]
     assert shown == [*(name for name in SCORES if name != "log_likelihood"), "log_likelihood"]
     assert [found.name for found in runs.evaluations("run")] == ["test.csv", "out-of-fold rows", "training rows"]
+
+
+@pytest.mark.parametrize("backend", ["module://absent.backend", None])
+def test_the_backend_of_a_notebook_is_not_needed(call: Call, backend: str | None) -> None:
+    """A notebook sets MPLBACKEND for the commands that it starts, whose environment may lack its module."""
+    fitted(call)
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    environment |= {} if backend is None else {"MPLBACKEND": backend}
+    code = (
+        "import os, fathomless.app.cli as cli; before = os.environ.get('MPLBACKEND'); "
+        "code = cli.main(['report', 'run']); assert os.environ.get('MPLBACKEND') == before; raise SystemExit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("run/report.html").read_text(encoding="utf-8").count("<svg") > 3
 
 
 def test_an_evaluation_says_what_these_rows_show_and_nothing_else(call: Call) -> None:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # for terminals whose encoding has no minus sign
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _handle_sigterm():
+    with _handle_sigterm(), _draw_to_files():
         code = _command(list(sys.argv[1:] if arguments is None else arguments))
     try:
         if sys.stdout is not None:  # None if the caller has closed it
@@ -127,6 +127,18 @@ def _handle_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _draw_to_files() -> Iterator[None]:
+    """Select the backend of matplotlib for files; the one of a notebook (MPLBACKEND) may not be installed here."""
+    given = os.environ.get("MPLBACKEND")
+    os.environ["MPLBACKEND"] = "agg"
+    try:
+        yield
+    finally:
+        del os.environ["MPLBACKEND"]
+        os.environ.update({} if given is None else {"MPLBACKEND": given})
 
 
 def _is_follower() -> bool:

@@ -62,6 +62,29 @@ def test_the_linear_model_beside_it_is_scikit_learns(found):
     assert analysis.peers.behind["constant"].value > 0.0
 
 
+def test_simple_models_have_the_weights_of_the_fit() -> None:
+    """Noisy rows of a large weight: the weighted errors of the linear model, and its mean lead, are direct ones."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    weight = np.where(x > 0.5, 9.0, 1.0)
+    y = x + np.where(x > 0.5, 3.0, 0.1) * rng.normal(size=200)
+    X = pd.DataFrame({"x": x})
+    estimator = regressor(epochs=2).fit(X, y, sample_weight=weight)
+    rest = np.setdiff1d(np.arange(200), estimator.held_out_)
+    rows = np.arange(200)
+    take = lambda part: (X.iloc[part], y[part])  # noqa: E731
+    first = evaluate(estimator, X, y, name="held-out rows", sample_weight=weight)
+    analysis = analyse(estimator, take, rows, rest, first, weight=weight)
+    scale = StandardScaler().fit(x[rest, None], sample_weight=weight[rest])
+    model = BayesianRidge().fit(scale.transform(x[rest, None]), y[rest], sample_weight=weight[rest])
+    missed = y - model.predict(scale.transform(x[:, None]))
+    rmse = np.sqrt(np.average(missed**2, weights=weight))
+    assert analysis.peers.scores["linear"]["rmse"].value == pytest.approx(rmse, rel=0.02)
+    assert rmse > 1.3 * np.sqrt(np.mean(missed**2))  # the errors without weights are smaller
+    lead = first.scores["log_likelihood"].value - analysis.peers.scores["constant"]["log_likelihood"].value
+    assert analysis.peers.behind["constant"].value == pytest.approx(lead, abs=1e-9)
+
+
 def test_an_analysis_reads_back_as_it_was(found, tmp_path):
     analysis, *_ = found
     analysis.save(tmp_path / "analysis.json")

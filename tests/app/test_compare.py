@@ -157,6 +157,38 @@ def test_boosting_holds_out_whole_groups() -> None:
     assert same.stopped_ == apart.stopped_
 
 
+@pytest.mark.parametrize("name", ["constant", "linear"])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_weight_is_a_number_of_rows(name: str, task: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X[:, 0] + 0.3 * rng.normal(size=60)
+    if task == "classification":
+        y = (y > 0.0) * 1
+    weight = rng.integers(1, 4, 60)
+    copies = np.repeat(np.arange(60), weight)
+    shared = {"schema": fit_schema(X), "target": fit_labels(y) if task == "classification" else fit_target(y)}
+    weighted = Peer(name, task, 0, weight=weight.astype(float)).fit(X, y, **shared)
+    repeated = Peer(name, task, 0).fit(X[copies], y[copies], **shared)
+    first, other = (peer.predict_dist(X).log_prob(y).numpy() for peer in (weighted, repeated))
+    np.testing.assert_allclose(first, other, atol=1e-4)
+
+
+def test_boosting_ignores_rows_without_weight() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 1))
+    wrong = rng.random(400) < 0.3
+    y = np.where(wrong, 9.0, np.sin(2.0 * X[:, 0])) + 0.1 * rng.normal(size=400)
+    given = {"weight": 1.0 * ~wrong}, {}
+    errors, widths = [], []
+    for options in given:
+        law = Peer("boosting", "regression", 0, **options).fit(X, y).predict_dist(X[~wrong])
+        errors.append(float(np.abs(law.mean.numpy() - y[~wrong]).mean()))
+        widths.append(float(law.std.mean()))
+    assert errors[0] < 0.3 < 1.0 < errors[1]
+    assert widths[0] < 0.5 < 2.0 < widths[1]  # held-out rows have weights, too
+
+
 def test_methods_get_the_groups_of_their_training_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With two groups and two folds there is one group in each training set, which is no information."""
     found: list[Any] = []

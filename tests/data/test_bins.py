@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from fathomless import FiniteNetworkClassifier, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data import streams
@@ -22,6 +23,7 @@ from fathomless.data.schema import Schema
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.encoding import BinsDefault, ColumnOptions
 from fathomless.estimators.importance import dependence, importance
+from fathomless.nn.architectures import Architecture
 from fathomless.system.errors import DataError
 
 
@@ -217,7 +219,7 @@ QUICK: dict[str, Any] = {"epochs": 40, "cv": 3, "width": 8, "random_state": 0, "
 
 @pytest.fixture(scope="module")
 def estimator() -> UnboundedDepthRegressor:
-    return UnboundedDepthRegressor(**QUICK).fit(*table())
+    return UnboundedDepthRegressor(**{**QUICK, "epochs": 80}).fit(*table())
 
 
 def test_estimators_are_saved_and_exported_with_bins(estimator: UnboundedDepthRegressor, tmp_path: Path) -> None:
@@ -234,16 +236,54 @@ def test_initial_weights_of_bins_are_zero() -> None:
     X, y = table(400)
     options: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-9, "cv": 1, "width": 512, "random_state": 0}
     weights = {}
+    heads = {}
     for numbers in ("plain", "binned"):
-        found = UnboundedDepthRegressor(numbers=numbers, weight_prior=1.0, recalibrate=False, **options).fit(X, y)
+        found = UnboundedDepthRegressor(
+            numbers=numbers, weight_prior=1.0, recalibrate=False, min_depth=0, **options
+        ).fit(X, y)
         weights[numbers] = found.model_.first_weight()
+        heads[numbers] = found.model_.heads["0"].weight.detach()
         schema = found.schema_
     plain, further = (list(features) for features in (schema.plain_features, schema.further_features))
     assert sorted(plain + further) == list(range(schema.width))
     assert schema.plain.encoded_names == tuple(schema.encoded_names[i] for i in plain)
-    assert weights["binned"][:, further].abs().max() < 1e-6
+    for of_layer in (weights["binned"], heads["binned"]):
+        assert of_layer[:, further].abs().max() < 1e-6
+        assert of_layer[:, plain].abs().min() > 0.0
     expected = float(weights["plain"].std()) * (len(plain) / schema.width) ** 0.5  # sqrt(2 / D) for D features
     assert weights["binned"][:, plain].std() == pytest.approx(expected, rel=0.1)
+
+
+class FirstTwo(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[..., :2]
+
+
+class OfTwo(Architecture):
+    """A first layer whose linear map has other inputs than the table."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def layer(self, depth: int) -> nn.Module:
+        parts = [FirstTwo(), nn.Linear(2, 4)] if depth == 1 else [nn.Linear(4, 4)]
+        return nn.Sequential(*parts, nn.ReLU(inplace=True))
+
+    def head(self, depth: int) -> nn.Module:
+        return nn.Linear(4 if depth else self.inputs, self.outputs)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_maps_of_other_features_keep_their_initial_weights() -> None:
+    X, y = table(100)
+    found = UnboundedDepthRegressor(
+        architecture=OfTwo, numbers="binned", epochs=1, learning_rate=1e-9, cv=2, min_depth=1, random_state=0
+    ).fit(X, y)
+    for member in found.model_.members:
+        assert bool((member.layers["1"][1].weight != 0.0).all())
+    array = X.select_dtypes("number").fillna(0.0).to_numpy()
+    other = UnboundedDepthRegressor(epochs=1, cv=2, random_state=0).fit(array, y)
+    np.testing.assert_array_equal(other.predict(np.matrix(array)), other.predict(array))
 
 
 def test_importance_and_dependence_are_of_columns(estimator: UnboundedDepthRegressor) -> None:

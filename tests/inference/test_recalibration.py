@@ -2,14 +2,16 @@
 
 import functools
 import math
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
 
+from fathomless.inference.out_of_fold import recalibration as recalibration_module
 from fathomless.inference.out_of_fold.recalibration import FEWEST_ROWS, OutOfFoldLaws, fit_recalibration
 from fathomless.posterior.neighbors import NeighborRows
-from fathomless.posterior.recalibration import NEAR_KINDS, Recalibration
+from fathomless.posterior.recalibration import NEAR_KINDS, Recalibration, ResidualNetworks
 from short_recalibration import limit_steps
 
 pytestmark = pytest.mark.recalibration
@@ -82,6 +84,40 @@ def test_most_of_the_gap_to_a_planted_law_is_closed_on_new_rows(kind: str, close
     gained = float((new_log_density(recalibration, new) - new.log_density).mean())
     assert gained > closed * gap
     assert gain == pytest.approx(gained, abs=0.15)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.usefixtures("fewer_steps")
+def test_a_law_without_a_density_at_some_row_has_no_weight(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    """One row of one fold, so that weights fitted without this fold do not know of it."""
+    rows, _ = rows_of("uneven")
+    train = recalibration_module._train
+
+    def spoiled(name: str, *given: Any) -> tuple[ResidualNetworks, torch.Tensor, int]:
+        law, log_density, steps = train(name, *given)
+        if name == "heavy_tails":
+            log_density[3] = value
+        return law, log_density, steps
+
+    without, gain_before = fit(rows)
+    monkeypatch.setattr(recalibration_module, "_train", spoiled)
+    recalibration, gain = fit(rows)
+    assert without is not None
+    assert recalibration is not None
+    assert "heavy_tails" in without.laws
+    assert "heavy_tails" not in recalibration.laws
+    assert float(recalibration.share.sum()) == pytest.approx(1.0)
+    assert 0.0 < gain < gain_before + 0.1
+
+
+@pytest.mark.usefixtures("fewer_steps")
+def test_a_residual_beyond_every_law_does_not_spoil_the_others() -> None:
+    """The density of one row is zero for every scale."""
+    rows, _ = rows_of("uneven")
+    rows.y[0], rows.log_density[0] = 1e200, -1e300
+    recalibration, gain = fit(rows)
+    assert math.isfinite(gain)
+    assert recalibration is None or bool(recalibration.share.isfinite().all())
 
 
 def test_a_correct_base_law_stays_unchanged_or_loses_little() -> None:

@@ -70,12 +70,27 @@ def test_modules_are_evaluated_jointly(kind: str, shared: bool, shape: tuple[int
     torch.testing.assert_close(apply_each(modules, rows), each, rtol=1e-5, atol=1e-5)
 
 
-def test_hooks_are_called_in_a_joint_evaluation() -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_are_called_in_a_joint_evaluation(before: bool) -> None:
     modules = [nn.Linear(H, 4) for _ in range(F)]
-    modules[1].register_forward_hook(lambda module, inputs, output: output + 1.0)
     rows = torch.randn(B, H)
+    weight, bias = modules[1].weight, modules[1].bias
+    if before:
+        modules[1].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1.0,))
+        expected = nn.functional.linear(rows + 1.0, weight, bias)
+    else:
+        modules[1].register_forward_hook(lambda module, inputs, output: output + 1.0)
+        expected = nn.functional.linear(rows, weight, bias) + 1.0
+    torch.testing.assert_close(apply_each(modules, rows.expand(F, B, H))[1], expected)
+
+
+def test_shared_rows_are_not_changed_in_place() -> None:
+    modules = [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(H, 4)) for _ in range(F)]
+    rows = torch.randn(B, H)
+    before = rows.clone()
     joint = apply_each(modules, rows.expand(F, B, H))
-    torch.testing.assert_close(joint[1], nn.functional.linear(rows, modules[1].weight, modules[1].bias) + 1.0)
+    assert torch.equal(rows, before)
+    torch.testing.assert_close(joint, torch.stack([module(before.clone()) for module in modules]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,7 +43,10 @@ def residual(seed: int) -> UnboundedDepth:
 @pytest.mark.parametrize("build", [member, shared_heads, residual])
 @pytest.mark.parametrize("rows", [0, 1, 3000])
 def test_joint_draws_are_those_of_the_members(build: Callable[[int], UnboundedDepth], rows: int) -> None:
-    ensemble = Ensemble([build(seed) for seed in range(3)], [1.0, 2.0, 3.0]).eval()
+    members = [build(seed) for seed in range(3)]
+    with torch.no_grad():
+        members[1].law_parameters[0].add_(1e-3)  # another law, with the same support
+    ensemble = Ensemble(members, [1.0, 2.0, 3.0]).eval()
     x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0), dtype=ensemble.members[0].dtype)  # type: ignore[arg-type]
     first, *others = ensemble.members
     assert isinstance(first, UnboundedDepth)

@@ -1,6 +1,7 @@
 """Linear pools of mixtures and laws of the standardised residual, against quadrature, simulation and differences."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,22 @@ def test_laws_in_units_are_changed_laws() -> None:
     for law, other in zip(plain, changed, strict=True):
         assert torch.equal(law.affine(shift, scale).log_prob(y), other.log_prob(y))
         torch.testing.assert_close(other.log_prob(shift + scale * y), law.log_prob(y) - scale.log())
+
+
+@pytest.mark.parametrize("far", [-60.0, 60.0])
+def test_the_joint_density_is_finite_where_a_law_underflows(far: float) -> None:
+    """Only the law of the networks has a density in double precision there."""
+    law = random_prediction(0, "student_t")
+    narrow = [
+        Mixture(each.log_weight, Normal(0.0 * each.component.loc, torch.full_like(each.component.scale, 0.01)))
+        for each in law.residual_laws
+    ]
+    law = replace(law, residual_laws=tuple(narrow))
+    y = torch.full((4, TARGETS), far, dtype=torch.float64)
+    assert all(bool((each.log_prob(y) < -1e6).all()) for each in law.residual_laws)
+    given = law.component.log_prob(y) + law.share[0].log()  # type: ignore[index]
+    expected = torch.logsumexp(law.log_weight[:, None] + given.sum(-1), 0)
+    torch.testing.assert_close(law.log_prob(y), expected, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -66,6 +66,8 @@ class Peer:
         True to predict distributions on the lattice of the target.
     groups : array, shape (N,), optional
         Group of each training row; boosting holds out whole groups.
+    weight : array, shape (N,), optional
+        Weight of each training row.
     like : Peer, optional
         Fitted model of the same kind, whose number of iterations and width of the residuals are used.
     """
@@ -82,9 +84,10 @@ class Peer:
         *,
         on_lattice: bool = False,
         groups: Array | None = None,
+        weight: Array | None = None,
         like: "Peer | None" = None,
     ) -> None:
-        self.groups, self.like = groups, like
+        self.groups, self.weight, self.like = groups, weight, like
         self.name = name
         self.task = task
         self.seed = seed
@@ -112,7 +115,9 @@ class Peer:
         if self.target_.hurdle:
             numbers = fit_labels(np.repeat(np.arange(len(self.target_.hurdle) + 1), 2))
             like = None if self.like is None else getattr(self.like, "_atoms", None)
-            atoms = type(self)(self.name, "classification", self.seed, groups=self.groups, like=like)
+            atoms = type(self)(
+                self.name, "classification", self.seed, groups=self.groups, weight=self.weight, like=like
+            )
             self._atoms = atoms.fit(X, number, self.schema_, numbers)
         return self
 
@@ -136,15 +141,24 @@ class Peer:
             )
         return law
 
+    def _row_weights(self) -> Array | None:
+        """Return the weights of the rows to which the next model is fitted."""
+        return None if self.weight is None else self.weight[self._rows]
+
     def _fit_classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
         """Return the function that predicts class probabilities."""
         classes = len(cast(ClassLabels, self.target_).labels)
-        frequency = np.clip(np.bincount(z, minlength=classes) / len(z), _LEAST, None)
+        weight = self._row_weights()
+        total = len(z) if weight is None else weight.sum()
+        frequency = np.clip(np.bincount(z, weight, minlength=classes) / total, _LEAST, None)
         frequency /= frequency.sum()
         # Boosting and logistic regression need at least two classes.
         if self.name == "constant" or len(np.unique(z)) < 2:
             return lambda rows: (np.tile(frequency, (len(rows), 1)),)
-        model = LogisticRegression(max_iter=2000).fit(x, z) if self.name == "linear" else self._boost(x, z)[0]
+        if self.name == "linear":
+            model = LogisticRegression(max_iter=2000).fit(x, z, sample_weight=weight)
+        else:
+            model = self._boost(x, z)[0]
 
         def predict(rows: Array) -> tuple[Array]:
             p = np.full((len(rows), classes), _LEAST)
@@ -155,10 +169,13 @@ class Peer:
 
     def _fit_numbers(self, x: Array, z: Array) -> Callable[[Array], tuple[Array, Array]]:
         """Return the function that predicts means and standard deviations."""
+        weight = self._row_weights()
         if self.name == "constant":
-            return lambda rows: (np.full(len(rows), z.mean()), np.full(len(rows), max(z.std(), _LEAST)))
+            centre = np.average(z, weights=weight)
+            width = max(float(np.sqrt(np.average((z - centre) ** 2, weights=weight))), _LEAST)
+            return lambda rows: (np.full(len(rows), centre), np.full(len(rows), width))
         if self.name == "linear":
-            ridge = BayesianRidge().fit(x, z)
+            ridge = BayesianRidge().fit(x, z, sample_weight=weight)
 
             def predict(rows: Array) -> tuple[Array, Array]:
                 mean, std = ridge.predict(rows, return_std=True)
@@ -182,11 +199,13 @@ class Peer:
         }
         known = None if self.like is None else self.like.stopped_  # None for a model of one class, too
         iterations, loss = self.stopped_ = known or self._stop(kind, options, x, z)
-        return kind(max_iter=iterations, **options).fit(x, z), loss
+        return kind(max_iter=iterations, **options).fit(x, z, sample_weight=self._row_weights()), loss
 
     def _stop(self, kind: Any, options: Mapping[str, Any], x: Array, z: Array) -> tuple[int, float]:
         """Return the number of iterations with the smallest loss of held-out rows, and this loss, a mean over rows."""
         splits = self._split_rows(x, z)
+        weight = self._row_weights()
+        weights = np.ones(len(z)) if weight is None else weight
         if self.task == "classification":  # boosting requires two classes
             splits = [(held, rest) for held, rest in splits if len(np.unique(z[rest])) > 1]
         if not splits:
@@ -196,11 +215,12 @@ class Peer:
         while True:
             total = np.zeros(count)
             for model, (held, rest) in zip(models, splits, strict=True):
-                model.set_params(max_iter=count).fit(take(x, rest), z[rest])
-                total += _sum_losses(model, take(x, held), z[held])
+                model.set_params(max_iter=count)
+                model.fit(take(x, rest), z[rest], sample_weight=None if weight is None else weight[rest])
+                total += _sum_losses(model, take(x, held), z[held], weights[held])
             best = int(total.argmin()) + 1
             if best < _NEAR_END * count or count >= _MOST:
-                return best, float(total[best - 1]) / sum(len(held) for held, _ in splits)
+                return best, float(total[best - 1]) / sum(float(weights[held].sum()) for held, _ in splits)
             count = min(2 * count, _MOST)
 
     def _split_rows(self, x: Array, z: Array) -> list[tuple[Array, Array]]:
@@ -222,17 +242,17 @@ class Peer:
         return [(held, rest if len(rest) else held) for held, rest in splits]
 
 
-def _sum_losses(model: Any, x: Array, z: Array) -> Array:
-    """Return the loss after each iteration of boosting, summed over rows."""
+def _sum_losses(model: Any, x: Array, z: Array, weight: Array) -> Array:
+    """Return the loss after each iteration of boosting, summed over rows with their weights."""
     if isinstance(model, HistGradientBoostingRegressor):
-        return np.array([((z - mean) ** 2).sum() for mean in model.staged_predict(x)])
+        return np.array([(weight * (z - mean) ** 2).sum() for mean in model.staged_predict(x)])
     known = np.isin(z, model.classes_)
     column = np.searchsorted(model.classes_, z[known])
     losses = []
     for p in model.staged_predict_proba(x):
         likelihood = np.full(len(z), _LEAST)
         likelihood[known] = np.clip(p[known, column], _LEAST, None)
-        losses.append(-np.log(likelihood).sum())
+        losses.append(-(weight * np.log(likelihood)).sum())
     return np.array(losses)
 
 

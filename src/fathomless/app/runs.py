@@ -238,7 +238,7 @@ def finish(
         keep_evaluation(folder, evaluation)
     io.remove_file(folder / _ANALYSIS)
     if isinstance(estimator, PredictiveEstimator) and censored is None:
-        result = analyse(estimator, take, analysed, rest, main, keys=keys, seed=manifest.seed)
+        result = analyse(estimator, take, analysed, rest, main, keys=keys, weight=weight, seed=manifest.seed)
         result.save(folder / _ANALYSIS)
     findings = _diagnose(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))

@@ -15,7 +15,7 @@ are fitted to the values of the training rows, without the target.
 
 Indicators and bins are centred, but not scaled: rare indicators would become large. Bins are multiplied by 0.1. This is
 equivalent to the prior N(0, 0.1²) of their weights, where those of other features have N(0, 1). The initial weights of
-all three parts are 0 in networks of unbounded depth, which therefore start without steps.
+all three parts are 0 in networks of the depth families with point estimates, if they begin with a linear map.
 
 References
 ----------
@@ -40,6 +40,7 @@ BIN_SCALE = 0.1  #: factor of the features of bins
 LIMIT = 1e6  #: standardised values are clipped to this range before they are bounded
 _FEWEST = 4  # distinct values of a column with bins
 _FEATURES, _LEAST, _MOST = 256, 4, 16  # bins of a table, and the smallest and largest number of bins of a column
+_ROWS_AT_ONCE = 1024  # rows that are encoded at once, which fit into the cache
 _PASSES = 5  # iterations for the capped counts
 _ROWS, _SHARE, _TIMES, _NEAR, _SPIKES = 10.0, 0.003, 4.0, 3, 12  # rule for frequent values, as above
 
@@ -124,6 +125,12 @@ class BinsOfColumns:
 
     def encode(self, values: Floats) -> Floats:
         """Return the features (N, D) of finite values (N, C); those of a column are in the order of its names."""
+        out = np.empty((len(values), len(self.column)))
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            out[start : start + _ROWS_AT_ONCE] = self._encode_part(values[start : start + _ROWS_AT_ONCE])
+        return out
+
+    def _encode_part(self, values: Floats) -> Floats:
         of_bounded, of_spike, of_bin = (values[:, columns] for columns in self._of_kind)
         with np.errstate(over="ignore"):
             z = np.clip((of_bounded - self._median) / self._spread, -LIMIT, LIMIT)

@@ -591,7 +591,7 @@ def merge_duplicates(
 def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
     """Select rows of an array, a list or a data frame by position; a masked array becomes a plain one."""
     if isinstance(rows, np.ndarray):
-        return unmask(rows[index])
+        return np.asarray(unmask(rows[index]))
     native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame | nw.Series):
         return native[index if isinstance(index, slice) else index.tolist()].to_native()

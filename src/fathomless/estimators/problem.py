@@ -63,7 +63,7 @@ class Problem:
             model = self.networks._build_model(table.inputs, likelihood, seed, table.dtype)
         further = table.schema.further_features
         if further and isinstance(model, SelectsInputs):
-            model.start_without(torch.tensor(further, device="cpu"))
+            model.start_without(torch.tensor(further, device="cpu"), table.inputs)
         if self.head != "point":
             check_heads(model, likelihood, self.head)  # an error now is better than after the training
         return model.to(table.device), likelihood

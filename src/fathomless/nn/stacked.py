@@ -154,7 +154,7 @@ def apply_each(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
         elif type(first) is Residual:
             return x + apply_each([cast(Residual, module).branch for module in modules], x)
         elif type(first) in _ELEMENTWISE and type(first) is not nn.Flatten:
-            return cast(Tensor, first(x))
+            return cast(Tensor, first(x.clone() if x.stride(0) == 0 else x))  # it may change its input in place
     return torch.stack([module(rows) for module, rows in zip(modules, x.unbind(), strict=True)])
 
 

@@ -170,13 +170,15 @@ class SelectsInputs(Model, ABC):
         """Restore all inputs, in place; the weights of those that were left out are 0."""
 
     @abstractmethod
-    def start_without(self, inputs: Tensor) -> None:
-        """Set the initial weights of some inputs to 0, in place.
+    def start_without(self, inputs: Tensor, count: int) -> None:
+        """Set the initial weights of some inputs to 0, in place, in existing linear maps of all inputs.
 
         Parameters
         ----------
         inputs : Tensor of int64, shape (M,)
-            Indices of the inputs.
+            Indices of these inputs.
+        count : int
+            Number of all inputs, D.
         """
 
 

@@ -514,8 +514,11 @@ class ContinuousPredictive(NumberPredictive):
         terms = [self.share[0].log() + log_density]
         for share, law in zip(self.share[1:], self.residual_laws, strict=True):
             source = map_quantiles(law, self.network_mixture, y)
-            change = law.log_prob(y) - self.network_mixture.log_prob(source)  # log of the derivative of the map
-            terms.append(share.log() + self.component.log_prob(source) + change)
+            inside = source.isfinite()  # not if the probability beyond y underflows: the networks are alike there
+            source = torch.where(inside, source, self.network_mixture.mean)
+            log_p = law.log_prob(y)
+            change = log_p - self.network_mixture.log_prob(source)  # log of the derivative of the map
+            terms.append(share.log() + torch.where(inside, self.component.log_prob(source) + change, log_p))
         return torch.logsumexp(torch.stack(terms), 0)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:

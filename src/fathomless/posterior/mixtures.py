@@ -400,7 +400,7 @@ class Mixture:
         Components with the log weight minus infinity are removed. Weights that are normalised already keep their bits,
         so that parts of a mixture are equal to the whole.
     component : Component, parameters of shape (S, *batch)
-        Laws of the mixture; in predictions the batch is (N, T).
+        Laws of the mixture; in predictions the batch is (N, T). Its tensors are not copied, and must not be changed.
 
     Raises
     ------

@@ -91,7 +91,10 @@ class Pool:
 
     def log_prob(self, y: Values) -> Tensor:
         """Log density at y, shape (..., *batch)."""
-        terms = [share.log() + law.log_prob(y) for share, law in zip(self.share, self.laws, strict=True)]
+        terms = [
+            torch.where(share > 0.0, share.log() + law.log_prob(y), -math.inf)  # a law without weight may have none
+            for share, law in zip(self.share, self.laws, strict=True)
+        ]
         return torch.logsumexp(torch.stack(terms), 0)
 
     def cdf(self, y: Values) -> Tensor:

@@ -15,7 +15,7 @@ from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.importance import Dependence, Importance, dependence, importance, row_groups
-from fathomless.estimators.scores import Score
+from fathomless.estimators.scores import Score, mean, row_weights
 from fathomless.plots.page import number
 from fathomless.posterior.classes import ClassPredictive
 from fathomless.system import io
@@ -207,6 +207,7 @@ def analyse(
     evaluation: Evaluation,
     *,
     keys: Sequence[str] | None = None,
+    weight: Floats | None = None,
     seed: int = 0,
 ) -> Analysis:
     """Analyse a fit on rows outside its training.
@@ -223,6 +224,8 @@ def analyse(
         Evaluation on `rows`.
     keys : sequence of str, optional
         Name of each row of the table.
+    weight : ndarray, optional
+        Sample weight of each row of the table, for fits and scores of simple models.
     seed : int
         Seed of permutations and simple models.
     """
@@ -231,7 +234,8 @@ def analyse(
     predictions = _score_rows(estimator, X, y, fold)
     peers = None
     if len(evaluation.targets) == 1 and len(training) > 1:
-        peers = score_peers(estimator, take, rows, training, evaluation, predictions.density, seed=seed)
+        density = predictions.density
+        peers = score_peers(estimator, take, rows, training, evaluation, density, weight=weight, seed=seed)
     # Permutation importance predicts all rows several times for each column, so a sample of the rows is used.
     sampled = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _EXPLAINED)).round().astype(np.int64))
     sampled_X, sampled_y = take(rows[sampled])
@@ -255,13 +259,14 @@ def score_peers(
     evaluation: Evaluation,
     density: Floats,
     *,
+    weight: Floats | None = None,
     seed: int = 0,
 ) -> Peers:
     """Fit simple models to the same folds as the networks, and score them on the rows that they were not fitted to.
 
     The number of iterations of boosting, and the width of its residuals, are those of the first fold. Whole folds are
     held out there, so that rows of a group stay together.
-    `density` (N,) is the log density of these rows under the fit.
+    `density` (N,) is the log density of these rows under the fit, and `weight` has the weights of the whole table.
     """
     from fathomless.app.peers import (  # imports scikit-learn's boosting, which nothing else needs
         PEERS,
@@ -283,13 +288,18 @@ def score_peers(
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
             groups = None if folds is None or len(np.unique(folds[others])) < 2 else folds[others]
             like = fitted[0] if fitted else None
-            peer_of_fold = Peer(name, evaluation.task, seed, on_lattice=evaluation.on_lattice, groups=groups, like=like)
+            of_rows = None if weight is None else row_weights(weight[others], len(others))
+            on_lattice = evaluation.on_lattice
+            peer_of_fold = Peer(
+                name, evaluation.task, seed, on_lattice=on_lattice, groups=groups, weight=of_rows, like=like
+            )
             fitted.append(peer_of_fold.fit(*take(others), estimator.schema_, target))
         peer = cast(PredictiveEstimator, CrossFittedPeer(fitted))
-        scores[name] = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold).scores
+        counts = None if weight is None else weight[rows]
+        found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold, sample_weight=counts)
+        scores[name] = found.scores
         lead = density - _score_rows(peer, X, y, fold).density
-        error = float(lead.std(ddof=1) / math.sqrt(len(lead))) if len(lead) > 1 else None
-        behind[name] = Score(float(lead.mean()), error)
+        behind[name] = mean(lead, None if counts is None else row_weights(counts, len(counts)))
     return Peers(scores, behind)
 
 

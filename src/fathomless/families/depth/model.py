@@ -258,8 +258,9 @@ class UnboundedDepth(
             outputs = [apply_each(of_models, hidden[depth]) for depth, of_models in zip(depths, heads, strict=True)]
             return torch.stack([apply_each(shared, f) for f in outputs] if shared else outputs, 1)
 
-        # hidden states of a part of the rows fit into the cache of a processor
-        part = _ROWS_AT_ONCE if x.device.type == "cpu" else max(1, len(x))
+        # hidden states of a part of the rows fit into the cache of a processor; on other devices, all networks together
+        # need as much memory as one network for all rows
+        part = _ROWS_AT_ONCE if x.device.type == "cpu" else max(1, math.ceil(len(x) / len(models)))
         f = torch.cat([evaluate(rows) for rows in x.split(part)], 2)  # (networks, depths, B, K)
         return [model._list_draws(own, model._weigh_depths()) for model, own in zip(models, f, strict=True)]
 
@@ -478,10 +479,14 @@ class UnboundedDepth(
         self._set_support(self._support)
 
     @torch.no_grad()
-    def start_without(self, inputs: Tensor) -> None:
-        """Set the initial weights of some inputs to 0 in the first layer and in the head of depth 0."""
+    def start_without(self, inputs: Tensor, count: int) -> None:
+        """Set the initial weights of some inputs to 0 in the first layer and in the head of depth 0.
+
+        Linear maps of other features, of which a custom first layer computes another number, are unchanged.
+        """
         for linear in self._input_maps():
-            linear.weight[:, inputs] = 0.0
+            if linear.in_features == count:
+                linear.weight[:, inputs] = 0.0
 
     def _input_maps(self) -> list[nn.Linear]:
         """Return the linear maps of the inputs: those of the first layer, and then that of the head of depth 0."""

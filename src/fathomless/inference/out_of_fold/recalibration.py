@@ -225,6 +225,7 @@ def _fit_target(
             candidates[start + name] = fitted
             of_y.append(fitted[1] - part.log_unit)
     log_density = torch.cat(of_y, 1)  # (N, C + 1)
+    log_density = log_density.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)  # such a law has no weight
     q, gains = _weigh(log_density, rows.fold, rows.weight)
     gain, error = _average(gains, rows.weight)
     if gain * float(rows.weight.sum()) < _LEAST_GAIN:
@@ -298,7 +299,7 @@ def _train(
     cooling = round(_COOLING * best_step)
     for t in range(cooling):
         training.advance(_RATE * 0.5 * (1.0 + math.cos(math.pi * (t + 0.5) / cooling)))
-    if -float((rows.weight[:, None] * training.evaluate()).sum()) > best:
+    if not -float((rows.weight[:, None] * training.evaluate()).sum()) <= best:  # also if it is not a number
         law.load_state_dict(state)
     law.double().requires_grad_(False)
     with torch.no_grad():
@@ -415,7 +416,8 @@ class _Training:
     def fit_factor(self) -> Tensor:
         """Return the log factor of the scales that maximises the penalised out-of-fold log-likelihood, (T,).
 
-        The maximum of a grid is refined by the parabola through its neighbours.
+        The maximum of a grid is refined by the parabola through its neighbours, if their values are finite. A density
+        of zero at one row makes a value infinite.
         """
         grid = torch.linspace(-0.6, 0.6, 13, dtype=torch.float64, device="cpu")
         weight = self.weight.double().cpu()
@@ -429,7 +431,7 @@ class _Training:
         before, centre, after = (table.gather(0, (best + i)[None])[0] for i in (-1, 0, 1))
         curvature = (before + after - 2.0 * centre).clamp_max(-1e-12)
         shift = (0.5 * (before - after) / curvature).clamp(-1.0, 1.0)
-        return grid[best] + shift * (grid[1] - grid[0])
+        return grid[best] + torch.where(curvature.isfinite(), shift, 0.0) * (grid[1] - grid[0])
 
 
 def _clip(z: Tensor) -> Tensor:

@@ -158,7 +158,13 @@ WORDS = ["--task", "density", "--structure", "graph", "--chains", "2", "--sweeps
 def test_a_density_is_fitted_scored_and_drawn_from(call: Call, workplace: Path) -> None:
     said = call("fit", "flowers.csv", *WORDS, "--engine", "numpy", "--key", "key", "--out", "run")
     assert said.code == 0, said.err
-    assert said.out.startswith("flowers.csv: density on 4 columns, 150 rows\ngraph: ")
+    lines = said.out.splitlines()
+    assert lines[:2] == [
+        "flowers.csv: density on 4 columns, 150 rows",
+        "Training rows (too optimistic for new rows):",
+    ]
+    assert lines[2].startswith("  mean log density in nats ")
+    assert "\n\ngraph: " in said.out
     assert (workplace / "run" / "report.html").is_file()
     told = (workplace / "run" / "report.html").read_text(encoding="utf-8")
     assert "Density of 4 columns and 150 rows." in told

@@ -32,15 +32,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BIN_SCALE", "LIMIT", "Bins", "BinsOfColumns", "choose_bin_count", "fit_bins"]
+__all__ = ["BIN_SCALE", "LIMIT", "ROWS_AT_ONCE", "Bins", "BinsOfColumns", "choose_bin_count", "fit_bins"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 BIN_SCALE = 0.1  #: factor of the features of bins
+ROWS_AT_ONCE = 1024  #: rows that are encoded at once, which fit into the cache
 LIMIT = 1e6  #: standardised values are clipped to this range before they are bounded
 _FEWEST = 4  # distinct values of a column with bins
 _FEATURES, _LEAST, _MOST = 256, 4, 16  # bins of a table, and the smallest and largest number of bins of a column
-_ROWS_AT_ONCE = 1024  # rows that are encoded at once, which fit into the cache
 _PASSES = 5  # iterations for the capped counts
 _ROWS, _SHARE, _TIMES, _NEAR, _SPIKES = 10.0, 0.003, 4.0, 3, 12  # rule for frequent values, as above
 
@@ -126,8 +126,8 @@ class BinsOfColumns:
     def encode(self, values: Floats) -> Floats:
         """Return the features (N, D) of finite values (N, C); those of a column are in the order of its names."""
         out = np.empty((len(values), len(self.column)))
-        for start in range(0, len(values), _ROWS_AT_ONCE):
-            out[start : start + _ROWS_AT_ONCE] = self._encode_part(values[start : start + _ROWS_AT_ONCE])
+        for start in range(0, len(values), ROWS_AT_ONCE):
+            out[start : start + ROWS_AT_ONCE] = self._encode_part(values[start : start + ROWS_AT_ONCE])
         return out
 
     def _encode_part(self, values: Floats) -> Floats:

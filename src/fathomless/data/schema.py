@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.bins import Bins, BinsOfColumns, fit_bins
+from fathomless.data.bins import ROWS_AT_ONCE, Bins, BinsOfColumns, fit_bins
 from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.system.errors import DataError, DataWarning
 
@@ -59,7 +59,6 @@ MISSING = ("auto", "error", "impute")
 UNSEEN = ("error", "ignore")
 #: Encodings of columns of numbers.
 NUMBERS = ("plain", "binned")
-_ROWS_AT_ONCE = 1024  # rows of columns of numbers that are encoded at once, which fit into the cache
 _FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
 FEW_LEVELS = 100  #: largest number of categories of a column that are all levels of their own
 _MOST_LEVELS, _LEVEL_VALUES = 1000, 50_000_000  # largest number of levels of a column, and values of all their features
@@ -246,8 +245,8 @@ class NumberColumns:
         DataError
             If the encoding of a value overflows.
         """
-        for start in range(0, len(values), _ROWS_AT_ONCE):
-            part, features = values[start : start + _ROWS_AT_ONCE], out[start : start + _ROWS_AT_ONCE]
+        for start in range(0, len(values), ROWS_AT_ONCE):
+            part, features = values[start : start + ROWS_AT_ONCE], out[start : start + ROWS_AT_ONCE]
             part = part if self._limits is None else np.clip(part, *self._limits)
             with np.errstate(over="ignore"):
                 z = (part - self._center) / self._scale

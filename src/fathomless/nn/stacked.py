@@ -135,7 +135,7 @@ def apply_each(modules: Sequence[nn.Module], x: Tensor) -> Tensor:
     Examples
     --------
     >>> maps = [nn.Linear(2, 3), nn.Linear(2, 3)]
-    >>> apply_each(maps, torch.zeros(4, 2).expand(2, 4, 2)).shape
+    >>> apply_each(maps, torch.zeros(4, 2, device="cpu").expand(2, 4, 2)).shape
     torch.Size([2, 4, 3])
     """
     first = modules[0]

@@ -109,7 +109,8 @@ def table_of(evaluation: "Evaluation", peers: "Mapping[str, Mapping[str, Score]]
         rounded = 0.0 if abs(score.value) < 1e-9 else score.value  # zero up to rounding
         return " ".join(format_with_error(rounded, score.error)).strip()
 
-    others = {text: (peers or {})[key] for key, text in REFERENCES.items() if key in (peers or {})}
+    peers = peers or {}
+    others = {text: peers[key] for key, text in REFERENCES.items() if key in peers}
     rows = [(f"{evaluation.name}, {evaluation.rows:,}", "model", "constant prediction", *others)]
     names = sorted(evaluation.scores, key=lambda name: name == "log_likelihood")  # in nats: the last one
     for name in names:

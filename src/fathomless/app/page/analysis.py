@@ -288,7 +288,7 @@ def score_peers(
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
             groups = None if folds is None or len(np.unique(folds[others])) < 2 else folds[others]
             like = fitted[0] if fitted else None
-            of_rows = None if weight is None else row_weights(weight[others], len(others))
+            of_rows = row_weights(None if weight is None else weight[others], len(others))
             on_lattice = evaluation.on_lattice
             peer_of_fold = Peer(
                 name, evaluation.task, seed, on_lattice=on_lattice, groups=groups, weight=of_rows, like=like
@@ -299,7 +299,7 @@ def score_peers(
         found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold, sample_weight=counts)
         scores[name] = found.scores
         lead = density - _score_rows(peer, X, y, fold).density
-        behind[name] = mean(lead, None if counts is None else row_weights(counts, len(counts)))
+        behind[name] = mean(lead, row_weights(counts, len(rows)))
     return Peers(scores, behind)
 
 

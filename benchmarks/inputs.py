@@ -1,6 +1,7 @@
 """Options of the first layer and boosted trees on tables of classes, and other libraries, on the same rows.
 
-The ways are "plain", "binned" and "auto" encodings of columns of numbers, and "trees": "auto" with the option `trees`.
+The ways are "plain", "binned" and "auto" encodings of columns of numbers, "both": "plain" and "binned" as candidates,
+and "trees": "auto" with the option `trees`.
 Gradient boosting of scikit-learn is in every line. "realmlp" and "tabm" are perceptrons of the library pytabkit, if
 it is installed: RealMLP with periodic embeddings of numbers, and TabM with piecewise-linear ones. Both have their
 default options, five folds, and the log-loss as criterion.
@@ -44,7 +45,7 @@ TARGETS = {
     "spambase": "is_spam",
     "german_credit": "class",
 }
-WAYS = ("plain", "binned", "auto", "trees", "realmlp", "tabm")
+WAYS = ("plain", "binned", "both", "auto", "trees", "realmlp", "tabm")
 LEAST = 1e-12  # probability below which a class is scored as if it had this one
 
 
@@ -76,7 +77,9 @@ def build(way: str, seed: int) -> Any:
         if way == "realmlp":
             return RealMLP_TD_Classifier(**options)
         return TabM_D_Classifier(arch_type="tabm-mini", num_emb_type="pwl", **options)
-    chosen = {"trees": True} if way == "trees" else {"numbers": way}
+    chosen: dict[str, Any] = {"trees": True} if way == "trees" else {"numbers": way}
+    if way == "both":
+        chosen = {"candidates": {"numbers": ["plain", "binned"]}}
     return UnboundedDepthClassifier(unseen="ignore", random_state=seed, **chosen)
 
 

@@ -8,6 +8,7 @@ fit. Targets on a coarse lattice are scored by log probabilities of its points. 
 - networks, default: one fit of UnboundedDepthRegressor, without and with the laws of the standardised residual;
 - networks+neighbors, neighbors: the same with the option `neighbors`;
 - networks+binned, binned: the same with ``numbers="binned"``;
+- both: "plain" and "binned" numbers as candidates;
 - auto, trees: the estimator as it comes, with ``numbers="auto"``, and with the option `trees`;
 - boosting: HistGradientBoostingRegressor of scikit-learn, with one normal law whose standard deviation is the
   out-of-fold RMSE in ten folds;
@@ -182,6 +183,15 @@ def run_binned(split: Split) -> Iterator[Result]:
     yield "binned", after, fits, seconds
 
 
+def run_both(split: Split) -> Iterator[Result]:
+    """Fit "plain" and "binned" numbers as candidates."""
+    candidates = {"numbers": ["plain", "binned"]}
+    _, after, fits, seconds = recalibration.predict_both(
+        split.X, split.y, split.new_X, split.seed, candidates=candidates
+    )
+    yield "both", after, fits, seconds
+
+
 def run_auto(split: Split) -> Iterator[Result]:
     """Fit the estimator as it comes."""
     _, after, fits, seconds = recalibration.predict_both(split.X, split.y, split.new_X, split.seed, numbers="auto")
@@ -280,6 +290,7 @@ METHODS: dict[str, Callable[[Split], Iterator[Result]]] = {
     "default": run_default,
     "neighbors": run_neighbors,
     "binned": run_binned,
+    "both": run_both,
     "auto": run_auto,
     "trees": run_trees,
     "boosting": run_boosting,
@@ -287,7 +298,8 @@ METHODS: dict[str, Callable[[Split], Iterator[Result]]] = {
     "ngboost": run_ngboost,
 }
 ORDER = (
-    *("networks", "default", "networks+neighbors", "neighbors", "networks+binned", "binned", "auto", "trees"),
+    *("networks", "default", "networks+neighbors", "neighbors", "networks+binned", "binned"),
+    *("both", "auto", "trees"),
     *("boosting", "boosting+stage", "catboost", "ngboost"),
 )
 

@@ -98,11 +98,11 @@ def plain(p: ContinuousPredictive) -> ContinuousPredictive:
 
 
 def predict_both(
-    X: Any, y: Any, new_X: Any, seed: int, numbers: str = "plain", **chosen: bool
+    X: Any, y: Any, new_X: Any, seed: int, numbers: str = "plain", **chosen: Any
 ) -> tuple[Any, Any, Sequence[RecalibrationFit], float]:
     """Fit once, and predict new rows without and with the recalibration; return its diagnostics and seconds, too.
 
-    `chosen` are the options `neighbors` and `trees`.
+    `chosen` are other options of the estimator.
     """
     options: dict[str, Any] = {"random_state": seed, "numbers": numbers}
     start = time.perf_counter()

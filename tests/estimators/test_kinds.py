@@ -6,20 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.candidates import average_weights, expand_candidates
 from fathomless.estimators.values import CheckpointOptions
+from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.report import page
 from fathomless.inference.runs.run import Run
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import StructureWeights
 from fathomless.system.errors import DataError, PausedError
 from quick_fits import classes, problem
 
 SHORT: dict[str, Any] = {"epochs": 40, "width": 8, "cv": 3, "random_state": 0}
+LONGER = {**SHORT, "epochs": 200}
 BOTH = {"activation": ["relu", "tanh"]}
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
@@ -64,6 +67,54 @@ def test_the_mixture_predicts_unseen_rows_as_well_as_its_parts(fitted: Unbounded
     relu = UnboundedDepthRegressor(**SHORT, activation="relu").fit(X, y)
     alone = relu.predict_dist(X, fold=relu.fold_).log_prob(y)
     assert float(both.mean()) > float(alone.mean()) - 0.02  # the noise is fitted to the mixture
+
+
+@pytest.fixture(scope="module")
+def encodings() -> UnboundedDepthRegressor:
+    """Fit both encodings of numbers to a table with a mass and missing values."""
+    return UnboundedDepthRegressor(**LONGER, candidates={"numbers": ["plain", "binned"]}).fit(*masses())
+
+
+def masses() -> tuple[pd.DataFrame, np.ndarray]:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(240, 2))
+    values[rng.random(240) < 0.4, 0] = 0.0
+    y = (values[:, 0] == 0.0) + values[:, 1] + 0.1 * rng.normal(size=240)
+    return pd.DataFrame(values, columns=["mass", "gaps"]).mask(rng.random((240, 2)) < (0.0, 0.1)), y
+
+
+def test_networks_of_plain_numbers_are_those_of_a_fit_of_their_own(encodings: UnboundedDepthRegressor) -> None:
+    """The first candidate has the seed of the fit. Its networks have weights of 0 for the features of bins."""
+    X, y = masses()
+    alone = UnboundedDepthRegressor(**LONGER, numbers="plain", weight_prior=1.0).fit(X, y)
+    plain = torch.from_numpy(alone._encode(alone.schema_, X)).to(alone.model_.dtype)
+    whole = torch.from_numpy(encodings._encode(encodings.schema_, X)).to(alone.model_.dtype)
+    further = list(encodings.schema_.further_features)
+    assert plain.shape[1] + len(further) == whole.shape[1]
+    assert len(further) > 20
+    for member, other in zip(list_members(alone.model_), list_members(encodings.model_)[:3], strict=True):
+        assert isinstance(other, UnboundedDepth)
+        assert not other.first_weight()[:, further].any()
+        f, of_whole = member.draw(plain, 1, torch.Generator()).f, other.draw(whole, 1, torch.Generator()).f
+        assert torch.allclose(f, of_whole, atol=1e-5)
+
+
+def test_bins_have_the_weight_if_they_are_needed(encodings: UnboundedDepthRegressor, tmp_path: Path) -> None:
+    X, _ = masses()
+    plain, binned = encodings.kinds_
+    assert plain["options"] == {"numbers": "plain"}
+    assert binned["weight"] > 0.9
+    again = load(encodings.save(tmp_path / "m"))
+    assert np.array_equal(again.predict(X), encodings.predict(X))
+
+
+def test_a_single_candidate_has_its_options() -> None:
+    X, y = problem(120)
+    one = UnboundedDepthRegressor(**SHORT, candidates={"activation": ["tanh"]}).fit(X, y)
+    alone = UnboundedDepthRegressor(**SHORT, activation="tanh", weight_prior=1.0).fit(X, y)
+    assert one.kinds_ == [{"options": {"activation": "tanh"}, "weight": 1.0, "networks": 3}]
+    for member, other in zip(list_members(one.model_), list_members(alone.model_), strict=True):
+        assert all(map(torch.equal, member.state_dict().values(), other.state_dict().values()))
 
 
 def test_a_kind_that_cannot_learn_gets_little_weight() -> None:
@@ -154,7 +205,11 @@ def test_averages_of_what_posteriors_rest_on() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"candidates": {"width": (4, 8)}}, "architecture, activation, weight_prior"),
+        ({"candidates": {"width": (4, 8)}}, "architecture, activation, numbers, weight_prior"),
+        ({"candidates": {"numbers": ("plain", "auto")}}, "plain and binned"),
+        ({"candidates": {"numbers": ("plain", "binned")}, "architecture": "transformer"}, "'mlp' or 'residual'"),
+        ({"candidates": {"numbers": ("plain", "binned")}, "weights": "meanfield"}, "point estimates"),
+        ({"candidates": {"activation": ("tanh",)}, "cv": 1}, "set cv above 1"),
         ({"candidates": {"activation": ()}}, "at least one"),
         ({"candidates": {"activation": ("relu", "relu")}}, "different"),
         ({"candidates": {"activation": "relu"}}, "a list of different names"),

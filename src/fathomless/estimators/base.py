@@ -400,8 +400,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _column_options(self) -> ColumnOptions:
-        suits = self._bins is not None and self._bins.suits(self.get_params(deep=False))
-        return ColumnOptions(self.missing, self.unseen, self.max_levels, self.numbers, self._bins if suits else None)
+        return ColumnOptions.of(self.get_params(deep=False), self._bins)
 
     def _encodings(self) -> tuple[Schema, Target] | None:
         """Return the encodings that a fit continues with."""

@@ -30,7 +30,8 @@ from fathomless.system.errors import DataError
 
 __all__ = ["VARIED", "average_weights", "combine", "expand_candidates"]
 
-VARIED = ("architecture", "activation", "weight_prior")  #: options in which candidates may differ
+VARIED = ("architecture", "activation", "numbers", "weight_prior")  #: options in which candidates may differ
+_ENCODINGS = ("plain", "binned")
 _FEW = 200  # rows below which candidates have equal weights
 _LEAST = 1e-6  # minimum weight of a candidate
 
@@ -63,6 +64,10 @@ def expand_candidates(candidates: Mapping[str, Sequence[Any]] | None) -> list[di
                 f"candidates[{name!r}]={values!r} was given; a list of different names or numbers, at least one, is "
                 "allowed"
             )
+    if not set(candidates.get("numbers", ())) <= set(_ENCODINGS):
+        raise DataError(
+            f"candidates['numbers']={candidates['numbers']!r} was given; allowed are {' and '.join(_ENCODINGS)}"
+        )
     return [dict(zip(candidates, values, strict=True)) for values in itertools.product(*candidates.values())]
 
 

@@ -90,6 +90,8 @@ class ColumnOptions:
         Encoding of columns of numbers.
     bins : BinsDefault, optional
         Rule by which "auto" is "binned"; None for "plain".
+    candidates : bool
+        True if both encodings are candidates, which out-of-fold rows weight. This overrides `numbers`.
     """
 
     missing: str = "auto"
@@ -97,6 +99,17 @@ class ColumnOptions:
     max_levels: int | str = "auto"
     numbers: str = "auto"
     bins: BinsDefault | None = None
+    candidates: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], bins: BinsDefault | None) -> "ColumnOptions":
+        """Return the column options of an estimator, given all its options and the rule of its family."""
+        candidates = options.get("candidates")
+        return cls(
+            **{name: options[name] for name in ("missing", "unseen", "max_levels", "numbers")},
+            bins=bins if bins is not None and bins.suits(options) else None,
+            candidates=isinstance(candidates, Mapping) and "numbers" in candidates,
+        )
 
     @property
     def fixed_levels(self) -> int:
@@ -108,6 +121,8 @@ class ColumnOptions:
 
         "auto" is "plain" for wide tables, with fewer than five rows for each column.
         """
+        if self.candidates:
+            return "binned"
         if self.numbers != "auto":
             return self.numbers
         if self.bins is None or rows < _ROWS_PER_COLUMN * columns:
@@ -115,11 +130,13 @@ class ColumnOptions:
         return "binned" if rows >= (self.bins.classes if classes else self.bins.numbers) else "plain"
 
     def compares_numbers(self, rows: int, columns: int, *, classes: bool) -> bool:
-        """Return True if unseen rows choose the encoding of columns of numbers.
+        """Return True if unseen rows choose or weight the encodings of columns of numbers.
 
         These are tables of at least 100 rows, and five for each column, for which "auto" may be "binned". Larger tables
         are not compared if the rule is "binned" and there are 50 rows or more for each column.
         """
+        if self.candidates:
+            return True
         if self.numbers != "auto" or self.bins is None or rows < max(_FEWEST_ROWS, _ROWS_PER_COLUMN * columns):
             return False
         return rows < _COMPARED_ROWS * columns or self.choose_numbers(rows, columns, classes=classes) == "plain"

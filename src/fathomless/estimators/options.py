@@ -195,9 +195,9 @@ class CrossFitOptions:
         row once in each repetition, and needs its own `random_state` if it shuffles. A list of splits, each (rows to
         train on, rows to test on), must also test every row once in each repetition.
     candidates : dict of str to list, optional
-        Candidate architectures: all combinations of the values given for "architecture", "activation" and
-        "weight_prior". Each is cross-fitted on the same folds, and stacking weights them by out-of-fold log-likelihood
-        (below 200 rows they have equal weights). The cost is multiplied by their number.
+        Candidate architectures: all combinations of the values given for "architecture", "activation", "numbers"
+        ("plain" and "binned") and "weight_prior". Each is cross-fitted on the same folds, and stacking weights them by
+        out-of-fold log-likelihood (below 200 rows they have equal weights). The cost is multiplied by their number.
     """
 
     structure_from: "str | ELBO" = option("auto", "choice", names=("auto", "held_out", "elbo"), values={"elbo": ELBO})

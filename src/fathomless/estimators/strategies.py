@@ -37,6 +37,7 @@ from fathomless.inference.variational.training import (
     automatic_epochs,
     automatic_structure_rate,
 )
+from fathomless.posterior.capabilities import SelectsInputs, missing_capability
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial, choose_options
 from fathomless.posterior.likelihoods import Likelihood
@@ -235,11 +236,11 @@ class CrossFit:
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Compute the networks, the posterior over structure and the noise."""
         settings = {"calibrate": self.svi.plan.calibrate, "free_noise": self.free_noise}
-        if len(self.candidates) > 1:
-            table = table.with_numbers()
+        if any(self.candidates):
             assert table.folds is not None
             fits = self._cross_fit_candidates(problem, table, session)
-            return self._shrink_noise(combine(fits, self.candidates, table.folds[0], **settings), table)
+            fitted = combine(fits, self.candidates, table.folds[0], **settings)
+            return self._shrink_noise(fitted, table.with_numbers())
         trials, used = self._compare_trials(problem, table, session)
         chosen = choose_options(trials)
         if chosen:
@@ -353,6 +354,7 @@ class CrossFit:
         """Cross-fit each candidate architecture separately, on the same folds."""
         assert table.folds is not None
         repeats = len(table.folds) // len(self.candidates)
+        whole = table.with_numbers()
         fits = []
         networks = 0  # number of networks of the candidates before
         for i, options in enumerate(self.candidates):
@@ -360,8 +362,10 @@ class CrossFit:
             part = session.subsession(f"kind-{i}", **options, candidates=None)
             # the first candidate has the seed of a fit without candidates, and the same networks
             seed = fold_in(table.seed, "kind", i) if i else table.seed
-            folded = replace(table, folds=table.folds[:repeats], seed=seed)
+            folded = replace(table, folds=table.folds[:repeats], seed=seed).with_numbers(options.get("numbers"))
+            _add_inputs(candidate.start(folded, seed)[0], folded, whole)  # an error now is better than after training
             fitted, seen, _ = self.train_networks(candidate, folded, part)
+            _add_inputs(fitted.model, folded, whole)
             fits.append((replace(fitted, diverged=tuple(networks + k for k in fitted.diverged)), seen))
             networks += repeats * (int(table.folds.max()) + 1)
         return fits
@@ -456,6 +460,18 @@ class Then:
         for step in self.steps:
             fitted = step(fitted, table)
         return fitted
+
+
+def _add_inputs(model: Model, table: Prepared, whole: Prepared) -> None:
+    """Add the inputs of the whole table to networks of the table with plain numbers, in place, with the weight 0."""
+    if table.inputs == whole.inputs:
+        return
+    for network in list_members(model):
+        if not isinstance(network, SelectsInputs):
+            raise missing_capability(
+                network, SelectsInputs, "a mixture of encodings", "leave 'numbers' out of candidates"
+            )
+        network.add_inputs(torch.tensor(whole.schema.plain_features, device="cpu"), whole.inputs)
 
 
 def _with_features(session: Session, used: Tensor | None) -> Session:

@@ -161,7 +161,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             return self._plan_stream(count)
         members = self._count_networks(search, multiplications, count, inputs)
         copies = len(expand_candidates(self.candidates))
-        if copies > 1 and members == 1:
+        if self.candidates and members == 1:
             raise DataError(
                 f"candidates={self.candidates!r} was given, but a single network would be trained; candidates are "
                 "weighted by out-of-fold rows: set cv above 1, or leave candidates out"
@@ -181,6 +181,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
 
     def _plan_stream(self, count: float) -> SplitPlan:
         share = self._share(count, stream=True)
+        if self.candidates:
+            raise DataError(f"candidates={self.candidates!r} was given; streams train a single network: leave it out")
         if several := self._several_networks():
             raise DataError(f"{several} was given; streams train a single network: set it to 1, or to 'auto'")
         return SplitPlan(share=share)

@@ -170,6 +170,18 @@ class SelectsInputs(Model, ABC):
         """Restore all inputs, in place; the weights of those that were left out are 0."""
 
     @abstractmethod
+    def add_inputs(self, places: Tensor, count: int) -> None:
+        """Add inputs with the weight 0 to a trained network, in place.
+
+        Parameters
+        ----------
+        places : Tensor of int64, shape (M,)
+            Index of each of the M present inputs among all inputs.
+        count : int
+            Number of all inputs, D.
+        """
+
+    @abstractmethod
     def start_without(self, inputs: Tensor, count: int) -> None:
         """Set the initial weights of some inputs to 0, in place, in existing linear maps of all inputs.
 
@@ -274,6 +286,7 @@ def missing_capability(model: Model, capability: type, what: str, instead: str) 
 _MEANING: dict[type, str] = {
     Resizable: "parts that can be rebuilt (Resizable)",
     Growing: "parts that grow (Growing)",
+    SelectsInputs: "inputs that can be left out or added (SelectsInputs)",
     HasStructureLaw: "law over structure with parameters (HasStructureLaw)",
     NaturalGradient: "Fisher information of its law over structure (NaturalGradient)",
     LinearHeads: "heads on features (LinearHeads)",

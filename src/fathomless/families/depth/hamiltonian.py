@@ -112,7 +112,7 @@ class Hamiltonian:
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Fit networks, then sample their weights."""
         train = table.train
-        several = isinstance(self.start, CrossFit) and len(self.start.candidates) > 1
+        several = isinstance(self.start, CrossFit) and any(self.start.candidates)
         if not isinstance(train, Rows) or ranks().count > 1 or several:
             raise DataError(
                 "weights='hmc' was given with a stream, several processes, or candidate architectures (candidates); it "

@@ -459,11 +459,9 @@ class UnboundedDepth(
         """Leave out inputs in the first layer and in the head of depth 0, also if they are built later."""
         assert self._kept_inputs is None
         count = self.first_weight().shape[-1]
-        if self.weight_prior.fan_in or not all(map(_linear_maps, self._input_parts())):
-            raise DataError(
-                f"inputs were selected for a network with {self.weight_prior} and {self._input_parts()}; they can be "
-                "selected if the first layer and the head of depth 0 begin with a linear map, and fan_in is False"
-            )
+        if self.weight_prior.fan_in:
+            raise DataError(f"inputs were selected for a network with {self.weight_prior}; fan_in must be False")
+        self._require_linear_maps("selected")
         self._kept_inputs, self.weight_prior = (kept.cpu(), count), dataclasses.replace(self.weight_prior, inputs=count)
         for linear in self._input_maps():
             keep_inputs(linear, kept)
@@ -478,6 +476,14 @@ class UnboundedDepth(
             restore_inputs(linear, kept, count)
         self._set_support(self._support)
 
+    def add_inputs(self, places: Tensor, count: int) -> None:
+        """Add inputs to the first layer and to the head of depth 0; parts that are built later do not have them."""
+        assert self._kept_inputs is None
+        self._require_linear_maps("added")
+        for linear in self._input_maps():
+            restore_inputs(linear, places, count)
+        self._set_support(self._support)
+
     @torch.no_grad()
     def start_without(self, inputs: Tensor, count: int) -> None:
         """Set the initial weights of some inputs to 0 in the first layer and in the head of depth 0.
@@ -487,6 +493,15 @@ class UnboundedDepth(
         for linear in self._input_maps():
             if linear.in_features == count:
                 linear.weight[:, inputs] = 0.0
+
+    def _require_linear_maps(self, change: str) -> None:
+        """Raise an error if the inputs cannot be changed."""
+        if not all(map(_linear_maps, self._input_parts())):
+            raise DataError(
+                f"inputs of a network cannot be {change} if other weights than those of a linear map with point "
+                "estimates come first in its first layer or in the head of depth 0; use weights='map', and the "
+                "architecture 'mlp' or 'residual'"
+            )
 
     def _input_maps(self) -> list[nn.Linear]:
         """Return the linear maps of the inputs: those of the first layer, and then that of the head of depth 0."""

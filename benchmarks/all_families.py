@@ -28,7 +28,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from joblib import Parallel, delayed, parallel_config
+from joblib import delayed, parallel_config
+
+from fathomless.system.jobs import call_in_parallel
 
 UCI = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein")
 CLASSES = ("german_credit", "spambase", "magic_telescope", "letter", "bank_marketing_additional", "adult")
@@ -200,7 +202,7 @@ def work(todo: Sequence[Any], data: Path, out: Path, limit: int) -> None:
     with out.open("a") as file:
         if here not in read(out)[0]:
             file.write(json.dumps(here) + "\n")
-        for line in Parallel(return_as="generator_unordered")(delayed(run)(*one, data, limit) for one in todo):
+        for line in call_in_parallel(delayed(run)(*one, data, limit) for one in todo):
             if line is not None:
                 file.write(json.dumps({**line, "machine": here["machine"]}) + "\n")
                 file.flush()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -29,6 +30,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import PathInference
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.out_of_fold.crossfit import crossfit, fold_indices
 from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint, History
 from fathomless.inference.runs.distributed import Ranks, checksum, ranks, start_group
@@ -36,7 +38,8 @@ from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational import svi
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
-from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.laws import FixedDepth, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Model
 from fathomless.system import io
@@ -61,6 +64,14 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
+CROSSED: dict[str, dict[str, Any]] = {  # several networks: shares of two ranks
+    "partitions": {"folds": [2, 2], "weighted": True},  # the rows of a rank are those of the other one, too
+    "features": {"folds": [3], "numbers": True, "used": [[True, False], [True, True], [False, True]]},
+    "one": {"folds": [3], "chosen": 1},
+    "diverging": {"folds": [3], "spoilt": 2},
+    "fixed": {"folds": [3], "searches": False},
+}
+USUAL: dict[str, Any] = {"width": 6, "epochs": 3, "random_state": 0}
 DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "cv": 1, "random_state": 0, "last_layer": "laplace"}
 
 # ------------------------------------------------------------------------------- what a process does
@@ -93,6 +104,65 @@ def train(path: dict[str, Any], **options: Any) -> Run:
         options["search"] = StructureSearch(training.epochs, first=path["looks"])
     run: Run = state_of(svi.fit, net, likelihood, rows, valid, training=training, seed=9, **options)
     return run
+
+
+def cross(path: dict[str, Any], **options: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Cross-fit networks; return all tensors of the result, and the rest of it."""
+    numbers = path.get("numbers", False)
+    rows = data(61, path.get("weighted", False), numbers)
+    folds = torch.stack([torch.arange(61) * 7 % count for count in path["folds"]])
+    inside, outside = fold_indices(folds)
+    law = FixedDepth((2,)) if "searches" in path else TruncatedPoisson()
+    prior = WeightPrior(1.0)
+    starts = [
+        (
+            model(1 if numbers else 2, seed=k, law=law, weight_prior=prior),
+            Gaussian().double() if numbers else Categorical(2),
+        )
+        for k in range(path.get("chosen", len(inside)))
+    ]
+    inside, outside = inside[: len(starts)], outside[: len(starts)]
+    if "spoilt" in path:
+        with torch.no_grad():
+            next(starts[path["spoilt"]][0].parameters()).fill_(math.nan)
+    used = torch.tensor(path["used"]) if "used" in path else None
+    training = Training(**EVERY, learning_rate=0.05, clip_norm=1.0)
+    search = None if "searches" in path else StructureSearch(training.epochs, first=3, widened=True)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of the one that diverges
+        fitted, seen = crossfit(
+            starts, rows, inside, outside, used=used, training=training, search=search, seed=9, **options
+        )
+    tensors = {**fitted.model.state_dict(), "f": seen.f, "weights": seen.log_weight}
+    tensors |= {f"likelihood/{name}": value for name, value in fitted.likelihood.state_dict().items()}
+    if fitted.log_densities is not None:
+        tensors["densities"] = fitted.log_densities.log_density
+    return tensors, {"history": fitted.history, "diverged": list(fitted.diverged), "score": fitted.score}
+
+
+def cross_all(home: Path) -> None:
+    for name, path in CROSSED.items():
+        tensors, meta = cross(path)
+        io.save(home / name / str(ranks().rank), kind="crossed", tensors=tensors, meta=meta)
+
+
+def be_killed_crossing(home: Path) -> None:
+    """Lose rank 1 in the middle of the training of several networks."""
+
+    def die(run: Run) -> None:
+        if run.epoch == 6 and run.ranks.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    cross(CROSSED["partitions"], callbacks=[die, Checkpoint(home / "checkpoint", seconds=0.0)])
+
+
+def go_on_crossing(home: Path) -> None:
+    keeper = Checkpoint(home / "checkpoint", seconds=0.0)
+    epochs: list[int] = []
+    tensors, meta = cross(
+        CROSSED["partitions"], callbacks=[lambda run: epochs.append(run.epoch), keeper], resume=keeper.load()
+    )
+    assert epochs[0] == 6
+    io.save(home / "killed" / str(ranks().rank), kind="crossed", tensors=tensors, meta=meta)
 
 
 def keep(run: Run, folder: Path) -> None:
@@ -173,6 +243,8 @@ def wish(home: Path) -> None:
         doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0])
     estimator.save(home / f"estimator-{rank}")
     doubtful.save(home / f"doubtful-{rank}")
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        UnboundedDepthRegressor(**USUAL).fit(X, X[:, 0]).save(home / f"usual-{rank}")
     seen: list[Tensor] = []
 
     class Dropping(nn.Linear):
@@ -187,6 +259,7 @@ def wish(home: Path) -> None:
 
 def do_all(home: Path) -> None:
     follow_all_paths(home)
+    cross_all(home)
     be_refused(home)
     wish(home)
 
@@ -281,6 +354,40 @@ def test_two_processes_follow_the_path_of_one(paths: Path, name: str) -> None:
         assert torch.allclose(value.double(), first.tensors[key].double(), rtol=1e-7, atol=1e-9), key
 
 
+@pytest.mark.parametrize("name", CROSSED)
+def test_networks_divided_among_processes_are_those_of_one_process(paths: Path, name: str) -> None:
+    """Each process trains its share of the networks, on the same batches; the result is the same on all of them."""
+    tensors, meta = cross(CROSSED[name])
+    first, second = (io.load(paths / name / str(rank), kinds={"crossed"}) for rank in range(COUNT))
+    assert checksum(first.tensors, first.meta) == checksum(second.tensors, second.meta)
+    assert meta["diverged"] == first.meta["diverged"] == ([2] if name == "diverging" else [])
+    for row, other in zip(meta["history"], first.meta["history"], strict=True):
+        assert row == pytest.approx(other, rel=1e-9, abs=1e-9)
+    assert tensors.keys() == first.tensors.keys()
+    for key, value in tensors.items():
+        assert torch.allclose(value.double(), first.tensors[key].double(), rtol=1e-7, atol=1e-9), key
+
+
+def test_shares_of_networks_partition_them() -> None:
+    for networks in (1, 2, 5, 10):
+        for count in (1, 2, 3, 8):
+            shares = [Ranks(rank, count).share_networks(networks) for rank in range(count)]
+            assert [number for share, counts in shares if counts for number in share] == list(range(networks))
+            assert all(0 < len(share) <= -(-networks // count) for share, _ in shares)
+
+
+def test_networks_of_a_process_that_was_lost_are_trained_to_the_same_bytes(paths: Path, tmp_path: Path) -> None:
+    done = together(be_killed_crossing, tmp_path)
+    assert done[1].code == -signal.SIGKILL
+    with pytest.raises(DataError, match="written by 2 processes, and 1 are running"):
+        cross(CROSSED["partitions"], resume=Checkpoint(tmp_path / "checkpoint").load())
+    well(together(go_on_crossing, tmp_path))
+    for rank in range(COUNT):
+        homes = (tmp_path / "killed", paths / "partitions")
+        resumed, whole = (io.load(home / str(rank), kinds={"crossed"}) for home in homes)
+        assert checksum(resumed.tensors, resumed.meta) == checksum(whole.tensors, whole.meta)
+
+
 def test_ranks_agree(paths: Path) -> None:
     """A posterior from held-out rows: one law, one phase and one best epoch on all ranks, to the bit."""
     first, second = (io.load(paths / "looks" / str(rank), kinds={"end"}) for rank in range(COUNT))
@@ -353,7 +460,14 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(paths: Path) -> Non
     X = np.random.default_rng(0).normal(size=(90, 2))
     alone = UnboundedDepthRegressor(width=6, epochs=3, cv=1, random_state=0).fit(X, X[:, 0]).predict(X)
     doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0]).predict(X, return_std=True)
+    usual = UnboundedDepthRegressor(**USUAL).fit(X, X[:, 0])
+    assert usual.fold_ is not None
     for rank in range(COUNT):
+        fitted = UnboundedDepthRegressor.load(paths / f"usual-{rank}")
+        assert np.array_equal(fitted.fold_, usual.fold_)
+        # without the laws of the residual, which tests learn in fewer steps (short_recalibration)
+        means = [one.predict_dist(X).network_mixture.mean.numpy() for one in (fitted, usual)]
+        assert means[0] == pytest.approx(means[1], rel=1e-9, abs=1e-9)
         fitted = UnboundedDepthRegressor.load(paths / f"estimator-{rank}")
         assert fitted.predict(X) == pytest.approx(alone, rel=1e-9, abs=1e-9)
         fitted = UnboundedDepthRegressor.load(paths / f"doubtful-{rank}")

@@ -30,12 +30,21 @@ class StackedRows:
         Sample weights of these rows; 0 for padding.
     kept : Tensor of int64, shape (F, M), optional
         Indices of the features of each network, −1 for a feature that is 0; all D features of the table by default.
+    whole : StackedRows, optional
+        Rows of all networks, if these are the rows of some of them; see :meth:`share`.
+    start : int
+        Index of the first one of these networks among all.
+    counts : bool
+        False if another process has the same of several networks, so that sums over processes leave these rows out.
     """
 
     table: Rows
     index: Tensor
     weight: Tensor
     kept: Tensor | None = None
+    whole: "StackedRows | None" = None
+    start: int = 0
+    counts: bool = True
 
     @classmethod
     def of(cls, table: Rows, numbers: Sequence[Tensor], used: Tensor | None = None) -> "StackedRows":
@@ -64,6 +73,12 @@ class StackedRows:
             kept = order.masked_fill(~used.gather(1, order), -1)[:, : max(1, int(used.sum(1).max()))].to(device)
             table = replace(table, x=table.x.contiguous())
         return cls(table, index.to(device), weight.to(device), None if used is None else kept)
+
+    def share(self, networks: range, *, counts: bool = True) -> "StackedRows":
+        """Return the rows of some of the networks; their batches are those that they have among all networks."""
+        chosen = slice(networks.start, networks.stop)
+        kept = None if self.kept is None else self.kept[chosen]
+        return StackedRows(self.table, self.index[chosen], self.weight[chosen], kept, self, networks.start, counts)
 
     def __len__(self) -> int:
         return self.index.numel()
@@ -95,7 +110,9 @@ class StackedRows:
         if steps == 1:
             yield self._take(self.index, self.weight)
             return
-        shuffled = torch.rand(networks, longest, generator=order, dtype=torch.float32).argsort(1).to(self.index.device)
+        count = networks if self.whole is None else len(self.whole.index)
+        drawn = torch.rand(count, longest, generator=order, dtype=torch.float32)
+        shuffled = drawn[self.start : self.start + networks].argsort(1).to(self.index.device)
         index = self.index.gather(1, shuffled)
         weight = self.weight.gather(1, shuffled)
         edges = [longest * i // steps for i in range(steps + 1)]

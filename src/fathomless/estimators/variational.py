@@ -21,7 +21,6 @@ from fathomless.estimators.second_stage import add_second_stage, check_second_st
 from fathomless.estimators.strategies import SVI, CrossFit, SearchOptions, Then, TrainingPlan
 from fathomless.estimators.transforms import is_noise_free
 from fathomless.estimators.values import Folds, Splitter
-from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system.errors import DataError, DivergenceError
@@ -209,7 +208,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             if folds.n_splits > max(count, 1.0):
                 raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; it must be at most that number")
             return folds.n_splits
-        if single or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
+        if single or self._choice("structure_from") == "elbo" or not search.cross_fit:
             return 1
         # a rough estimate, with the default batch size
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)

@@ -1,10 +1,11 @@
 """Long computations in parts. Each result is saved as soon as it is computed, and is not computed again."""
 
 import contextlib
+import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fathomless.system.errors import DataError
 from fathomless.system.locks import hold_folder
 from fathomless.system.progress import Progress, Silent
 
-__all__ = ["iterate_parts", "run_parts"]
+__all__ = ["call_in_parallel", "iterate_parts", "run_parts"]
 
 Part = Callable[[], Mapping[str, Any]]
 
@@ -104,15 +105,38 @@ def iterate_parts(
 
 def _compute(parts: Mapping[str, Part], jobs: int, deadline: float) -> Iterator[tuple[str, dict[str, Any], float]]:
     """Compute the parts that start before a deadline; yield each as soon as it is done."""
+    done: Iterator[tuple[str, dict[str, Any], float] | None]
     if jobs == 1:
         done = (_compute_part(name, make, deadline) for name, make in parts.items())
     else:
-        from joblib import Parallel, delayed
+        from joblib import delayed
 
-        done = Parallel(n_jobs=jobs, return_as="generator_unordered")(
-            delayed(_compute_part)(name, make, deadline) for name, make in parts.items()
-        )
+        done = call_in_parallel((delayed(_compute_part)(name, make, deadline) for name, make in parts.items()), jobs)
     yield from (part for part in done if part is not None)
+
+
+def call_in_parallel(calls: Iterable[Any], jobs: int | None = None) -> Iterator[Any]:
+    """Make calls by joblib, and yield each result as soon as it is known.
+
+    A backend that returns all results at the end, such as Ray, makes as many calls at once as it has workers, so that
+    the results of earlier calls are not lost with a worker.
+
+    Parameters
+    ----------
+    calls : iterable of joblib.delayed
+        Calls.
+    jobs : int, optional
+        Number of workers; that of ``joblib.parallel_config`` by default.
+    """
+    from joblib import Parallel, effective_n_jobs
+    from joblib.parallel import get_active_backend
+
+    if get_active_backend()[0].supports_return_generator:
+        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+        return
+    rest = iter(calls)
+    while some := list(itertools.islice(rest, effective_n_jobs(jobs))):
+        yield from Parallel(n_jobs=jobs)(some)
 
 
 def _compute_part(name: str, make: Part, deadline: float) -> tuple[str, dict[str, Any], float] | None:

@@ -18,12 +18,19 @@ from torch.func import functional_call
 
 from fathomless.data.rows import Rows
 from fathomless.data.stacked_rows import StackedRows
-from fathomless.inference.out_of_fold.search import StructureSearch
+from fathomless.inference.out_of_fold.search import StructureSearch, gather_networks
 from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.runs.distributed import Ranks, ranks
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.capabilities import JointlyTrainable, SelectsInputs, missing_capability
+from fathomless.posterior.capabilities import (
+    JointlyTrainable,
+    SelectsInputs,
+    get_blueprint,
+    missing_capability,
+    rebuild,
+)
 from fathomless.posterior.ensemble import Ensemble, check_no_shared_parameters
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
@@ -185,6 +192,8 @@ def predict_held_out(model: Model, valid: Rows | StackedRows, seed: int, draws: 
     networks = len(valid.index)
     by_network = [part.reshape(len(part), networks, -1, part.shape[-1]) for part in parts]
     stacked = torch.cat(by_network, 2).flatten(1, 2)
+    if valid.whole is not None:  # the other networks are those of other processes
+        stacked, valid = gather_networks(stacked.movedim(1, 0), valid, ranks()).movedim(0, 1), valid.whole
     real = (valid.weight > 0.0).reshape(-1)  # padding has no weight
     return _group_by_row(stacked[:, real], log_weight, structure, valid.table, valid.index.reshape(-1)[real])
 
@@ -338,9 +347,35 @@ def crossfit(
 def _fit_jointly(
     starts: Sequence[tuple[Model, Likelihood]], train: StackedRows, valid: StackedRows, *, seed: int, **settings: Any
 ) -> tuple[Fitted, OutOfFold]:
-    """Stack networks, train them jointly, and return their ensemble with its out-of-fold predictions."""
+    """Train networks jointly, and return their ensemble with its out-of-fold predictions.
+
+    Each of several processes trains its share of the networks, and all have the same result.
+    """
     models = [model for model, _ in starts]
+    likelihoods = [likelihood for _, likelihood in starts]
     check_no_shared_parameters(models)
+    group = ranks()
+    own, counts = group.share_networks(len(models))
+    if group.count > 1:
+        train, valid = train.share(own, counts=counts), valid.share(own, counts=counts)
+    chosen = slice(own.start, own.stop)
+    fitted, out_of_fold, stacked = _fit_stacked(models[chosen], likelihoods[chosen], train, valid, seed, settings)
+    likelihoods[chosen] = [stacked.member(i) for i in range(len(own))]
+    if group.count > 1:
+        _exchange(models, likelihoods, own, group)
+    fitted = replace(fitted, model=Ensemble(models).eval())
+    return replace(fitted, likelihood=StackedLikelihood(likelihoods).mean(starts[0][1])), out_of_fold
+
+
+def _fit_stacked(
+    models: Sequence[Model],
+    likelihoods: Sequence[Likelihood],
+    train: StackedRows,
+    valid: StackedRows,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> tuple[Fitted, OutOfFold, StackedLikelihood]:
+    """Stack networks, and train them in place; return also the out-of-fold predictions and the likelihoods."""
     first = models[0]
     if not isinstance(first, JointlyTrainable):
         raise missing_capability(first, JointlyTrainable, f"joint training of {len(models)} networks", "set cv=1")
@@ -352,12 +387,26 @@ def _fit_jointly(
     )
     with _keep_inputs(models, train.kept):
         stacked = first.stack(models[1:])
-        likelihood = StackedLikelihood([likelihood for _, likelihood in starts])
+        likelihood = StackedLikelihood(likelihoods)
         fitted = fit(stacked, likelihood.to(first.device), train, valid, seed=seed, **settings)
         stacked.unstack(models)
-        out_of_fold = predict_held_out(stacked, valid, seed)
-    ensemble = Ensemble(models).eval()
-    return replace(fitted, model=ensemble, likelihood=likelihood.mean(starts[0][1])), out_of_fold
+        return fitted, predict_held_out(stacked, valid, seed), likelihood
+
+
+def _exchange(models: Sequence[Model], likelihoods: Sequence[Likelihood], own: range, group: Ranks) -> None:
+    """Copy trained networks and likelihoods of other processes into the untrained ones of this process, in place."""
+    layout = get_blueprint(models[own.start])
+    parts = {i: [_to_cpu(models[i]), _to_cpu(likelihoods[i])] for i in own}
+    for part in group.gather(parts):
+        for i, (weights, law) in part.items():
+            if i not in own:
+                rebuild(models[i], layout)
+                models[i].load_state_dict(weights)
+                likelihoods[i].load_state_dict(law)
+
+
+def _to_cpu(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.cpu() for name, value in module.state_dict().items()}
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.data.stacked_rows import StackedRows
 from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.runs.distributed import Ranks
 from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.model import Draws, Model
@@ -38,7 +39,7 @@ from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["LogDensities", "StructureSearch", "score_structures"]
+__all__ = ["LogDensities", "StructureSearch", "gather_networks", "score_structures"]
 
 FIRST = 7  #: structures in the first support
 _MIN_GAIN = 2.0  # nats that the last third of a support must gain for the support to grow
@@ -102,7 +103,14 @@ class LogDensities:
 
 @torch.no_grad()
 def score_structures(
-    model: Model, likelihood: Likelihood, valid: Rows | StackedRows, draws: int, seed: int, *, widened: bool = False
+    model: Model,
+    likelihood: Likelihood,
+    valid: Rows | StackedRows,
+    draws: int,
+    seed: int,
+    *,
+    widened: bool = False,
+    group: Ranks | None = None,
 ) -> LogDensities:
     """Evaluate the log predictive density of held-out rows under each structure.
 
@@ -121,6 +129,9 @@ def score_structures(
         If True, widen the noise of the likelihood (or raise the temperature of classes) by the one factor that
         maximises the density of these rows. Noise learned on training rows is too small, and it is fitted again at the
         end of the training.
+    group : Ranks, optional
+        Processes among which the networks are divided: `valid` is a share of stacked rows. The densities are those of
+        all networks.
     """
     model.eval()
     likelihood.eval()
@@ -134,20 +145,40 @@ def score_structures(
         densities.append(_average_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
         if widened:
             evaluated.append((part, drawn))
+
+    def total(value: float) -> float:
+        if group is None or not isinstance(valid, StackedRows) or valid.whole is None:
+            return value
+        return group.add_number(value if valid.counts else 0.0)
+
     if widened and isinstance(likelihood, HasWidth):
-        densities = _widen(likelihood, evaluated, densities, numbers)
+        densities = _widen(likelihood, evaluated, densities, numbers, total)
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
         return LogDensities(tuple(numbers), torch.cat(densities).cpu(), torch.arange(len(valid), device="cpu"), weight)
     networks = len(valid.index)
     by_network = [part.reshape(networks, -1, len(numbers)) for part in densities]
-    stacked = torch.cat(by_network, 1).flatten(0, 1).cpu()  # (F·V, L)
+    stacked = torch.cat(by_network, 1).flatten(0, 1)  # (F·V, L)
+    if group is not None and valid.whole is not None:
+        stacked, valid = gather_networks(stacked, valid, group), valid.whole
+    stacked = stacked.cpu()
     real = (valid.weight > 0.0).reshape(-1).cpu()  # padding has no weight
     rows, place = valid.index.reshape(-1).cpu()[real].unique(return_inverse=True)
     mean = _average_by_row(stacked[real], place, len(rows))
     table_weight = valid.table.weight
     weight = None if table_weight is None else table_weight.double().cpu()[rows]
     return LogDensities(tuple(numbers), mean, rows, weight)
+
+
+def gather_networks(value: Tensor, rows: StackedRows, group: Ranks) -> Tensor:
+    """Gather the values of the rows of all networks, (F·V, …), from those of a share of the networks, (H·V, …)."""
+    assert rows.whole is not None
+    each = rows.index.shape[1]
+    gathered = value.new_zeros(len(rows.whole), *value.shape[1:])
+    if rows.counts:
+        gathered[rows.start * each : rows.start * each + len(value)] = value
+    group.add([gathered])
+    return gathered
 
 
 def _average_by_row(log_density: Tensor, place: Tensor, rows: int) -> Tensor:
@@ -161,26 +192,33 @@ def _average_by_row(log_density: Tensor, place: Tensor, rows: int) -> Tensor:
 
 
 def _widen(
-    likelihood: HasWidth, evaluated: list[tuple[Rows, Draws]], densities: list[Tensor], numbers: list[int]
+    likelihood: HasWidth,
+    evaluated: list[tuple[Rows, Draws]],
+    densities: list[Tensor],
+    numbers: list[int],
+    total: Callable[[float], float],
 ) -> list[Tensor]:
     """Return the log densities of each part under the widened likelihood that maximises their sum.
 
     `densities` are those of the likelihood itself. The search ends at the first factor that does not improve the sum.
+    `total` sums a number over processes.
     """
 
-    def total(candidate: list[Tensor]) -> float:
+    def score(candidate: list[Tensor]) -> float:
         rows = [torch.logsumexp(part_density, 1) for part_density in candidate]
         pairs = zip(rows, evaluated, strict=True)
-        return sum(
-            float((row if part.weight is None else row * part.weight.reshape(-1)).sum()) for row, (part, _) in pairs
+        return total(
+            sum(
+                float((row if part.weight is None else row * part.weight.reshape(-1)).sum()) for row, (part, _) in pairs
+            )
         )
 
-    best = total(densities)
+    best = score(densities)
     factor = _WIDER
     while factor <= _WIDEST:
         law = likelihood.widen(factor)
         wider = [_average_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in evaluated]
-        value = total(wider)
+        value = score(wider)
         if value <= best:
             break
         densities = wider

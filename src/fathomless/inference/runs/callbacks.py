@@ -139,14 +139,25 @@ class Checkpoint:
 
     def __call__(self, run: ResumableRun) -> None:
         """Write the run if a checkpoint is due."""
-        if ranks().rank:
+        group = ranks()
+        if group.rank and not run.divided:
             return
         ended = run.stop or run.epoch >= run.epochs
-        if ended or run.pause or time.monotonic() - self._last >= self.seconds:
-            meta = {"run": nonfinite.encode_nonfinite(run.meta()), "extra": self.extra}
-            meta |= {"before": self._before} if self._before else {}
-            io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
-            self._last = time.monotonic()
+        due = ended or run.pause or time.monotonic() - self._last >= self.seconds
+        if run.divided:
+            due = group.gather(due)[0]
+        if not due:
+            return
+        tensors = run.tensors()
+        if run.divided:
+            parts = group.gather({name: value.detach().cpu() for name, value in tensors.items()})
+            tensors = {f"{rank}/{name}": value for rank, part in enumerate(parts) for name, value in part.items()}
+        if group.rank:
+            return
+        meta = {"run": nonfinite.encode_nonfinite(run.meta()), "extra": self.extra}
+        meta |= {"before": self._before} if self._before else {}
+        io.save(self.folder, kind=self.kind, tensors=tensors, meta=meta)
+        self._last = time.monotonic()
 
     def load(self, before: list[dict[str, str]] | None = None, *, replace: bool = False) -> State | None:
         """Load the state in the folder; return None if there is none.

@@ -1,8 +1,12 @@
-"""Data-parallel training of one network by several processes: shares of the rows, and communication.
+"""Training by several processes: shares of the rows or of the networks, and communication.
 
-Every process (its number is its *rank*) has all rows, the whole network and the same random numbers. It evaluates its
-share of each batch; the gradients are summed over ranks, and all ranks take the same step. R processes therefore follow
-the path of a single one, up to rounding, with one sum per step. No other module handles several processes.
+Every process (its number is its *rank*) has all rows. A single network is trained by all processes: each has the whole
+network and the same random numbers, and evaluates its share of each batch. The gradients are summed over ranks, and all
+ranks take the same step. R processes therefore follow the path of a single one, up to rounding, with one sum per step.
+
+Several networks are divided among the processes: each trains its share of them, on the batches that they have in a
+single process. The densities of out-of-fold rows are exchanged at every evaluation, so that all processes choose the
+same posterior over structure and the same epoch.
 """
 
 import contextlib
@@ -49,6 +53,36 @@ class Ranks:
         if self.count == 1:
             return rows
         return rows.take(slice(*(len(rows) * rank // self.count for rank in (self.rank, self.rank + 1))))
+
+    def share_networks(self, count: int) -> tuple[range, bool]:
+        """Return the numbers of the networks of this rank, and if they count in sums over ranks.
+
+        Shares have nearly equal sizes and partition the networks. With fewer networks than ranks, some ranks train a
+        network of another rank too, which does not count.
+
+        Examples
+        --------
+        >>> [Ranks(rank, 4).share_networks(10)[0] for rank in range(4)]
+        [range(0, 2), range(2, 5), range(5, 7), range(7, 10)]
+        """
+        start, stop = (count * rank // self.count for rank in (self.rank, self.rank + 1))
+        return (range(start, stop), True) if stop > start else (range(min(start, count - 1), start + 1), False)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in their order; tensors should be in the memory of the CPU."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def add_number(self, value: float) -> float:
+        """Return the sum of a number over all ranks."""
+        if self.count == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total)
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Sum tensors over all ranks, in place, with one message per data type."""

@@ -35,12 +35,15 @@ class ResumableRun(Protocol):
     pause : bool
         Set it in a callback to leave the run after this round with :class:`~fathomless.system.errors.PausedError`;
         the same call continues from the checkpoint. It has no effect on a run that has ended or will stop.
+    divided : bool
+        True if every process has another part of the state.
     """
 
     epoch: int
     history: list[dict[str, float]]
     stop: bool
     pause: bool
+    divided: bool = False
 
     @property
     @abstractmethod

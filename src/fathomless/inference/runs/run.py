@@ -12,7 +12,7 @@ from fathomless.data.batches import Batches
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.stacked_rows import StackedRows
 from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch
-from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.distributed import Ranks, ranks
 from fathomless.inference.runs.driver import ResumableRun
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, rebuild
@@ -188,7 +188,9 @@ class Run(ResumableRun):
     search : StructureSearch, optional
         State of the search, if the posterior over structure is fitted to held-out rows.
     ranks : Ranks
-        Processes that train this network.
+        Processes of this training.
+    divided : bool
+        True if each process trains other networks, and False if all train the same one.
     stop : bool
         Set it to end the training after this epoch.
     pause : bool
@@ -205,6 +207,7 @@ class Run(ResumableRun):
         self.seed = seed
         self.search = search
         self.ranks = ranks()
+        self.divided = False
         self.epoch = self.step = 0
         self.learning_rate = training.learning_rate
         self.history: list[dict[str, float]] = []
@@ -234,6 +237,11 @@ class Run(ResumableRun):
         """True if the epoch that has just ended gets a row in the history."""
         due = self.search is not None and self.search.is_due(self.epoch)
         return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs or due
+
+    @property
+    def partners(self) -> Ranks:
+        """Processes that train the same network, each with its share of every batch."""
+        return Ranks() if self.divided else self.ranks
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return all parameters by their names in checkpoints."""
@@ -278,10 +286,22 @@ class Run(ResumableRun):
             "layout": get_blueprint(self.model),
             "best": self.best.to_json(),
             **({} if self.search is None else {"looks": self.search.to_json(), "stop": self.stop}),
+            **({"processes": self.ranks.count} if self.divided else {}),
         }
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`tensors` and :meth:`meta` returned."""
+        """Restore a state that :meth:`tensors` and :meth:`meta` returned.
+
+        If the networks are divided among processes, the names of the tensors begin with the number of the process.
+        """
+        wrote, here = meta.get("processes", 1), self.ranks.count if self.divided else 1
+        if wrote != here:
+            raise DataError(
+                f"the checkpoint of several networks was written by {wrote} processes, and {here} are running; start "
+                f"as many as before, or give another folder to start a new fit"
+            )
+        if self.divided:
+            tensors = under(str(self.ranks.rank), tensors)
         rebuild(self.model, meta["layout"])
         self.model.load_state_dict(under("model", tensors))
         self.likelihood.load_state_dict(under("likelihood", tensors))

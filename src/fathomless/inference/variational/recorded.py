@@ -50,7 +50,7 @@ class RecordedSteps:
         self.step = step
         self.device = run.model.device
         t = run.training
-        usual = run.search is not None and run.ranks.count == 1 and t.optimizer == "adam" and not t.mixed
+        usual = run.search is not None and run.partners.count == 1 and t.optimizer == "adam" and not t.mixed
         self.records = usual and isinstance(run.model, Recordable) and can_record(self.device)
         self.temperature = torch.tensor(1.0, dtype=torch.float64, device=self.device)
         self.key: Any = None

@@ -131,6 +131,7 @@ def fit(
     for rows in data:
         check(model, likelihood, rows, finite=not isinstance(rows, StackedRows))
     run = Run(model, likelihood, training or Training(), seed, search)
+    run.divided = isinstance(batches, StackedRows) and batches.whole is not None
     _check_options(run, batches, held_out)
     if resume is not None:
         run.resume(*resume)
@@ -139,7 +140,7 @@ def fit(
         if not search.focusing:
             search.begin(model)
         run.register_parameters()
-    run.ranks.refuse_statistics(model)
+    run.partners.refuse_statistics(model)
     _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
     recorded = _make_steps(run, batches)
     try:
@@ -202,9 +203,14 @@ def _check_options(run: Run, train: Data, valid: Rows | StackedRows | None) -> N
         )
     if run.search is not None and (valid is None or not len(valid)):
         raise DataError("a posterior over structure from held-out rows needs validation rows, and none were given")
-    if isinstance(train, StackedRows) and run.ranks.count > 1:
+    if isinstance(train, StackedRows) and run.partners.count > 1:
         raise DataError(
             f"joint training of {len(train.index)} networks was requested in {run.ranks.count} processes; use one"
+        )
+    if run.divided and run.search is None and structure_parameters(model):
+        raise DataError(
+            f"several networks and their law over structure were to be trained by the bound in {run.ranks.count} "
+            "processes; use structure_from='held_out', or one process"
         )
     if t.structure_optimizer == "natural" and not isinstance(model, NaturalGradient):
         raise missing_capability(
@@ -324,8 +330,13 @@ def can_calibrate(likelihood: Likelihood) -> bool:
 def _make_steps(run: Run, train: Data) -> RecordedSteps:
     """Return the steps of a training, which are recorded where that is possible."""
     size, count = len(train), train.count
-    counts = train.weight.double().sum(1) if isinstance(train, StackedRows) else None
-    return RecordedSteps(run, lambda batch, temperature: _step(run, batch, size, count, temperature, counts))
+    units = None
+    if isinstance(train, StackedRows):
+        whole = train.whole or train
+        count = whole.count
+        # the joint loss is divided by the rows of all networks, not of each
+        units = whole.weight.double().sum(1).sum() / train.weight.double().sum(1)
+    return RecordedSteps(run, lambda batch, temperature: _step(run, batch, size, count, temperature, units))
 
 
 def _advance(run: Run, train: Data, valid: Rows | StackedRows | None, recorded: RecordedSteps) -> None:
@@ -386,7 +397,7 @@ def _grow(run: Run, limit: int | None) -> int:
     new = run.model.grow(limit)
     if new:
         run.register_parameters()
-        run.ranks.refuse_statistics(run.model)
+        run.partners.refuse_statistics(run.model)
     return new
 
 
@@ -397,13 +408,17 @@ def _sum_parts(parts: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> Te
 
 
 def _compare(run: Run, *data: Data, whole: bool = True, plain: Any = None) -> None:
-    """Check that all ranks have the same structure; if `whole`, also the same weights, random numbers and data."""
+    """Check that all ranks have the same structure; if `whole`, also the same weights, random numbers and data.
+
+    Weights are not compared if the processes train different networks.
+    """
     if run.ranks.count == 1:
         return
-    compared = ("model/", "likelihood/", "generator/")
+    compared = ("generator/order",) if run.divided else ("model/", "likelihood/", "generator/")
     tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(compared)}
     values = [get_blueprint(run.model), plain]
     for i, rows in enumerate(data):
+        rows = rows.whole if isinstance(rows, StackedRows) and rows.whole is not None else rows
         first = rows.first.take(slice(0, 256))
         tensors |= {f"{i}/x": first.x, f"{i}/y": first.y}
         values += [len(rows), rows.count]
@@ -423,44 +438,45 @@ def _step(
     size: int,
     count: float | None = None,
     temperature: float | Tensor = 1.0,
-    counts: Tensor | None = None,
+    units: Tensor | None = None,
 ) -> list[Tensor]:
     """Take one step; return [log_likelihood, divergences…] on the device, without reading from it.
 
     The bound is divided by `count`, the sum of the sample weights of all `size` rows, so that a weight is equivalent to
-    repetitions of the row. With F stacked networks, `counts` (F,) has this sum for each network. With several ranks,
-    each evaluates its share of the batch and of the divergences. The shares sum to the bound, and their gradients to
-    the gradient of the bound. The returned values are those of the share.
+    repetitions of the row. With F stacked networks, `units` (F,) is this sum relative to that of each network. With
+    several ranks for one network, each evaluates its share of the batch and of the divergences. The shares sum to the
+    bound, and their gradients to the gradient of the bound. The returned values are those of the share.
     """
     t = run.training
-    part = run.ranks.share(batch)
+    group = run.partners
+    part = group.share(batch)
     # a rank without rows evaluates one with factor 0 (`share` below), so that it has the same gradients to sum
     rows = part if len(part) else batch.take(slice(0, 1))
     with torch.autocast(rows.x.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
         draws = run.model.draw(rows.x, t.draws, run.noise)
-    if run.ranks.count > 1:
-        draws = replace(draws, divergence={name: kl / run.ranks.count for name, kl in draws.divergence.items()})
+    if group.count > 1:
+        draws = replace(draws, divergence={name: kl / group.count for name, kl in draws.divergence.items()})
     share = size * len(part) / len(batch)
     bound = elbo(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=temperature)
     # the loss is per row, so that learning rates and clipping do not depend on the number of rows
     (-bound.value / (count or size)).backward()
-    if run.ranks.count > 1:
+    if group.count > 1:
         # sorted, since a resumed run may register parameters in another order, and all ranks must add the same ones
         parameters = [p for _, p in sorted(run.named_parameters().items())]
-        run.ranks.add([p.grad for p in parameters if p.grad is not None])
+        group.add([p.grad for p in parameters if p.grad is not None])
     # the gradient of a part is proportional to the probability that it is used; Adam is invariant to this scale, plain
     # gradient steps are not
     preconditions = t.optimizer == "sgd" if t.precondition is None else t.precondition
     if preconditions:
         _precondition(run.model)
-    _clip_gradients(run, counts)
+    _clip_gradients(run, units)
     run.optimizer.step()
     run.terms = tuple(bound.divergence)
     run.tempered = draws.tempered
     return [bound.log_likelihood.detach(), *(term.detach() for term in bound.divergence.values())]
 
 
-def _clip_gradients(run: Run, counts: Tensor | None) -> None:
+def _clip_gradients(run: Run, units: Tensor | None) -> None:
     """Clip the gradient of the weights; for stacked networks, the gradient of each network in units of its own bound.
 
     The law over structure is excluded. Its gradient is a difference of whole bounds, which would dominate the norm and
@@ -468,8 +484,7 @@ def _clip_gradients(run: Run, counts: Tensor | None) -> None:
     """
     t = run.training
     law = structure_parameters(run.model)
-    if counts is not None:
-        units = counts.sum() / counts  # the joint loss was divided by the rows of all networks, not of each
+    if units is not None:
         plain = t.optimizer == "sgd"  # Adam's steps do not depend on the units of a gradient
         if plain or t.clip_norm is not None:
             factor = units if plain else torch.ones_like(units)
@@ -542,8 +557,14 @@ def _record(run: Run, train: Data, valid: Rows | StackedRows | None, totals: Ten
     t = run.training
     _compare(run)
     epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
+    networks = 1
+    if isinstance(train, StackedRows):
+        networks = len((train.whole or train).index)
+        # a network of another process, and the divergence of the law over structure, are counted once
+        kind = run.model.structure().kind
+        counted = [train.counts and (train.start == 0 or name != kind) for name in ("", *run.terms)]
+        totals = totals * torch.tensor(counted, device=totals.device)
     run.ranks.add([totals])
-    networks = len(train.index) if isinstance(train, StackedRows) else 1
     parts = [value / (epochs * networks) for value in totals.double().tolist()]
     place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.learning_rate}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
@@ -592,7 +613,8 @@ def _score_held_out(run: Run, valid: Rows | StackedRows) -> LogDensities:
     search = run.search
     assert search is not None
     draws = max(run.training.draws, search.draws)
-    densities = score_structures(run.model, run.likelihood, valid, draws, run.seed, widened=search.widened)
+    group = run.ranks if run.divided else None
+    densities = score_structures(run.model, run.likelihood, valid, draws, run.seed, widened=search.widened, group=group)
     log_density = run.ranks.broadcast_tensor(densities.log_density.to(run.model.device)).cpu()
     return replace(densities, log_density=log_density)
 
@@ -603,10 +625,12 @@ def score(run: Run, rows: Rows | StackedRows) -> float:
     run.model.eval()
     run.likelihood.eval()
     total = torch.zeros((), dtype=torch.float64, device=run.model.device)
-    for part in filter(len, map(run.ranks.share, rows.parts(_CHUNK))):
+    for part in filter(len, map(run.partners.share, rows.parts(_CHUNK))):
         noise = as_generator(fold_in(run.seed, "score"))
         density = log_predictive(run.model.draw(part.x, max(run.training.draws, 8), noise), run.likelihood, part.y)
         total += (density if part.weight is None else density * part.weight).double().sum()
+    if isinstance(rows, StackedRows):
+        total, rows = total * rows.counts, rows.whole or rows
     run.ranks.add([total])
     return float(total) / rows.count
 
@@ -639,7 +663,8 @@ def _check_finite(run: Run, train: Data, elbo: float) -> None:
 
 @torch.no_grad()
 def _find_diverged(run: Run, train: StackedRows) -> list[int]:
-    """Return the indices of the stacked networks whose log density of their first row is not finite."""
+    """Return the indices of the networks of all processes whose log density of their first row is not finite."""
     rows = train.first
     density = run.likelihood.log_prob(run.model.draw(rows.x, 1, run.noise).f, rows.y)  # (S, F)
-    return torch.nonzero(~density.isfinite().all(0)).flatten().tolist()
+    found = torch.nonzero(~density.isfinite().all(0)).flatten() + train.start
+    return sorted({number for numbers in run.ranks.gather(found.tolist()) for number in numbers})

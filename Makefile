@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs release clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,20 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build
+
+# the files of a release: built, checked, and each installed into an environment of its own
+release:
+	rm -rf dist build/release && $(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet build twine
+	build/release/bin/python -m build --outdir dist .
+	build/release/bin/python -m twine check --strict dist/*
+	$(PYTHON) tests/house/wheel.py dist/*.whl
+	for file in dist/*; do \
+		rm -rf build/installed && $(PYTHON) -m venv build/installed && \
+		build/installed/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" && \
+		build/installed/bin/python -m pip install --quiet "$$file[cli]" && \
+		(cd build/installed && bin/fathomless --version && bin/fathomless demo --out demo) || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -116,8 +116,8 @@ def main() -> None:
                 mean = found["mean"]
             first = mean if first is None else first
             print(
-                f"{rows:9,} rows, width {options.width or 'auto'}, {networks:.0f} networks, {count} processes: training "
-                f"{training:6.1f} s, fit {wall:6.1f} s, CPU {cpu:6.1f} s, {memory:6,.0f} MiB, log-likelihood "
+                f"{rows:9,} rows, width {options.width or 'auto'}, {networks:.0f} networks, {count} processes: "
+                f"training {training:6.1f} s, fit {wall:6.1f} s, CPU {cpu:6.1f} s, {memory:6,.0f} MiB, log-likelihood "
                 f"{density:.4f}, difference {np.abs(mean - first).max():.1e}",
                 flush=True,
             )

@@ -341,6 +341,16 @@ def test_memory_is_asked_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> No
         fitted(table())
 
 
+def test_one_network_of_two_is_no_ensemble() -> None:
+    rows = table()
+    inside, outside = fold_indices(folds_of(rows, 2))
+    broken = starts(2)
+    with torch.no_grad():
+        next(broken[1][0].parameters()).fill_(math.nan)
+    with pytest.raises(DivergenceError, match="first tensor that is not finite"):
+        crossfit(broken, rows, inside, outside, training=TRAINING, search=StructureSearch(TRAINING.epochs, first=4))
+
+
 def test_more_than_two_failed_members_end_the_fit() -> None:
     rows = table()
     broken = starts(4)

@@ -379,7 +379,7 @@ def test_shares_of_networks_partition_them() -> None:
 def test_networks_of_a_process_that_was_lost_are_trained_to_the_same_bytes(paths: Path, tmp_path: Path) -> None:
     done = together(be_killed_crossing, tmp_path)
     assert done[1].code == -signal.SIGKILL
-    with pytest.raises(DataError, match="written by 2 processes, and 1 are running"):
+    with pytest.raises(DataError, match="written by 2 processes, but this run has 1"):
         cross(CROSSED["partitions"], resume=Checkpoint(tmp_path / "checkpoint").load())
     well(together(go_on_crossing, tmp_path))
     for rank in range(COUNT):

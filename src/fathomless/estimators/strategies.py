@@ -42,7 +42,7 @@ from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Trial, choose_options
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import ConvergenceWarning, DataWarning, DivergenceError
+from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, DivergenceError
 from fathomless.system.rng import fold_in
 
 __all__ = ["SVI", "CrossFit", "SearchOptions", "Step", "Strategy", "Then", "TrainingPlan"]
@@ -353,6 +353,11 @@ class CrossFit:
     ) -> list[tuple[Fitted, OutOfFold]]:
         """Cross-fit each candidate architecture separately, on the same folds."""
         assert table.folds is not None
+        if problem.head != "point" and any("numbers" in options for options in self.candidates):
+            raise DataError(
+                f"last_layer={problem.head!r} was given with 'numbers' in candidates; heads with a posterior get no "
+                "further inputs: leave one of them out"
+            )
         repeats = len(table.folds) // len(self.candidates)
         whole = table.with_numbers()
         fits = []

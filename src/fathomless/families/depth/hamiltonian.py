@@ -112,11 +112,11 @@ class Hamiltonian:
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Fit networks, then sample their weights."""
         train = table.train
-        several = isinstance(self.start, CrossFit) and any(self.start.candidates)
-        if not isinstance(train, Rows) or ranks().count > 1 or several:
+        if isinstance(self.start, CrossFit) and any(self.start.candidates):
+            raise DataError("weights='hmc' was given with candidates, which it does not support; leave candidates out")
+        if not isinstance(train, Rows) or ranks().count > 1:
             raise DataError(
-                "weights='hmc' was given with a stream, several processes, or candidate architectures (candidates); it "
-                "needs a table in memory, one process and one architecture: leave out the other option"
+                "weights='hmc' was given with a stream or several processes; it needs a table in memory and one process"
             )
         if problem.head != "point":
             raise DataError(

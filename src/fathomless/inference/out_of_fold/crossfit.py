@@ -302,9 +302,9 @@ def crossfit(
     DataError
         If the models cannot be trained jointly.
     DivergenceError
-        As in :func:`~fathomless.inference.variational.svi.fit`, if more than two networks diverge, or all of them. If
-        one or two diverge, they are left out with a warning. The others are trained again from the start, without
-        checkpoints, and the out-of-fold rows of the networks that diverged are not scored.
+        As in :func:`~fathomless.inference.variational.svi.fit`, if more than two networks diverge, or fewer than two
+        remain. Otherwise those that diverge are left out with a warning. The others are trained again from the start,
+        without checkpoints, and the out-of-fold rows of the networks that diverged are not scored.
     PausedError
         As in :func:`~fathomless.inference.variational.svi.fit`.
     """
@@ -326,7 +326,7 @@ def crossfit(
             return replace(fitted, diverged=tuple(i for i in range(len(starts)) if i not in kept)), out_of_fold
         except DivergenceError as error:
             rest = [i for k, i in enumerate(kept) if k not in error.networks]
-            if len(rest) == len(kept) or len(starts) - len(rest) > _MOST_DIVERGED or not rest:
+            if len(rest) == len(kept) or len(starts) - len(rest) > _MOST_DIVERGED or len(rest) < 2:
                 raise
             numbers = ", ".join(str(i) for i in kept if i not in rest)
             warnings.warn(

@@ -297,8 +297,8 @@ class Run(ResumableRun):
         wrote, here = meta.get("processes", 1), self.ranks.count if self.divided else 1
         if wrote != here:
             raise DataError(
-                f"the checkpoint of several networks was written by {wrote} processes, and {here} are running; start "
-                f"as many as before, or give another folder to start a new fit"
+                f"the checkpoint of several networks was written by {wrote} processes, but this run has {here}; start "
+                f"{wrote}, or give another folder (--overwrite on the command line) to start a new fit"
             )
         if self.divided:
             tensors = under(str(self.ranks.rank), tensors)

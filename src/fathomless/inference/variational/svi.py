@@ -132,6 +132,8 @@ def fit(
         check(model, likelihood, rows, finite=not isinstance(rows, StackedRows))
     run = Run(model, likelihood, training or Training(), seed, search)
     run.divided = isinstance(batches, StackedRows) and batches.whole is not None
+    if run.divided and run.ranks.rank:  # other networks, so other draws
+        run.noise = as_generator(fold_in(seed, "noise", "rank", run.ranks.rank), device=model.device)
     _check_options(run, batches, held_out)
     if resume is not None:
         run.resume(*resume)
@@ -209,8 +211,8 @@ def _check_options(run: Run, train: Data, valid: Rows | StackedRows | None) -> N
         )
     if run.divided and run.search is None and structure_parameters(model):
         raise DataError(
-            f"several networks and their law over structure were to be trained by the bound in {run.ranks.count} "
-            "processes; use structure_from='held_out', or one process"
+            f"structure_from='elbo' cannot be used for several networks in {run.ranks.count} processes; use "
+            "structure_from='held_out', cv=1, or one process"
         )
     if t.structure_optimizer == "natural" and not isinstance(model, NaturalGradient):
         raise missing_capability(
@@ -648,6 +650,8 @@ def _check_finite(run: Run, train: Data, elbo: float) -> None:
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
         None,
     )
+    if run.divided:  # the networks of another process may have diverged
+        culprit = next((name for name in run.ranks.gather(culprit) if name is not None), None)
     if culprit is None:
         rows = train.first if isinstance(train, StackedRows) else train.first.take(slice(0, _CHUNK))
         culprit = f"the output of {find_nonfinite(run.model, rows.x)}"

@@ -86,6 +86,51 @@ def test_groups_of_rows_share_a_fold(tmp_path: Path) -> None:
     assert few.folds == 3
 
 
+def test_forward_folds_are_predicted_from_the_rows_before_them(tmp_path: Path) -> None:
+    """The means and densities of a constant prediction are those of the rows before each block."""
+    X, y = table()
+    found = compare(X, y, task="regression", methods=["constant"], folds=3, order="forward")
+    assert (found.rows, found.folds, found.order) == (90, 3, "forward")
+    assert found.notes == ("the first 30 rows were training rows in all folds, and are not tested",)
+    squares, density = [], []
+    for start in (30, 60, 90):
+        one = evaluate_split(
+            lambda: method("constant", "regression", 0), (X[:start], y[:start]), (X[start:][:30], y[start:][:30])
+        )
+        density += one["log_density"]
+        squares.append((y[start:][:30] - y[:start].mean()) ** 2)
+    scores = of(found, "constant").scores
+    assert scores["log_likelihood"].value == pytest.approx(np.mean(density))
+    assert scores["rmse"].value == pytest.approx(np.mean([np.sqrt(square.mean()) for square in squares]), rel=1e-6)
+    compare(X, y, task="regression", methods=["constant"], folds=3, out=tmp_path)
+    with pytest.raises(DataError, match="other settings"):
+        compare(X, y, task="regression", methods=["constant"], folds=3, order="forward", out=tmp_path)
+
+
+def test_a_drifting_level_is_found_by_forward_folds_alone() -> None:
+    """The number of a row tells the level between known rows, and not that of later rows."""
+    rng = np.random.default_rng(0)
+    y = np.cumsum(rng.normal(size=200))
+    X = np.column_stack([np.arange(200.0), rng.normal(size=200)])
+    scores = [
+        of(compare(X, y, task="regression", methods=["boosting"], folds=2, order=order), "boosting").scores["r2"].value
+        for order in ("random", "forward")
+    ]
+    assert scores[0] > 0.8
+    assert scores[1] < 0.0
+
+
+def test_groups_are_in_one_block_of_forward_folds() -> None:
+    X, y = table()
+    group = np.arange(120) // 50
+    found = compare(X, y, task="regression", methods=["constant"], folds=2, order="forward", groups=group)
+    assert (found.rows, found.folds) == (70, 2)
+    classes = (y > np.median(y)).astype(int)
+    found = compare(X, classes, task="classification", methods=["linear"], folds=3, order="forward")
+    assert (found.rows, len(found.methods)) == (90, 1)
+    assert not found.methods[0].failed
+
+
 def test_ranks_are_those_of_arithmetic_by_hand() -> None:
     X, y = table()
     found = compare(X, y, task="regression", methods=FEW, folds=3, seed=4)
@@ -309,6 +354,7 @@ def test_chains_over_graphs_are_left_out_of_long_tables_and_told() -> None:
     ({"folds": 1}, "folds=1 was given"),
     ({"folds": 40}, "120 rows were given for 40 folds; at least 80 are needed"),
     ({"task": "density"}, "task='density' was given"),
+    ({"order": "backward"}, "order='backward' was given"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: str) -> None:
     if options.get("folds") == 40:
@@ -342,6 +388,9 @@ def test_the_command_ranks_tells_and_writes_a_page(
     assert all(name in page for name in FEW)
     assert "too &lt;many&gt; trees" in page
     assert "<script" not in page
+    assert main([*words, "--order", "forward", "--out", "later"]) == 0
+    assert "2 forward folds" in capsys.readouterr().out
+    assert "after a fit to all rows before it" in Path("later/compare.html").read_text(encoding="utf-8")
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [method["name"] for method in told["methods"]] == ["linear", "constant", "boosting"]

@@ -101,11 +101,13 @@ class Comparison:
     task : str
         "classification" or "regression".
     rows, folds : int
-        Number of rows and of folds.
+        Number of test rows and of folds.
     methods : tuple of Compared
         Methods by log-likelihood, the best first, failed ones last.
     notes : tuple of str
         Notes on omitted methods and rows.
+    order : {"random", "forward"}
+        Order of the folds.
     """
 
     task: str
@@ -113,6 +115,7 @@ class Comparison:
     folds: int
     methods: tuple[Compared, ...]
     notes: tuple[str, ...] = ()
+    order: str = "random"
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the results as columns, for a data frame; values of failed methods are None."""
@@ -147,6 +150,7 @@ def compare(
     task: str,
     methods: Sequence[str] = (),
     folds: int = 5,
+    order: str = "random",
     seed: int = 0,
     jobs: int = 1,
     minutes: float | None = None,
@@ -169,6 +173,9 @@ def compare(
         not too slow. Constant, linear model, boosting and unbounded depth are first in any case.
     folds : int
         Number of folds, at least 2.
+    order : {"random", "forward"}
+        Random folds. Or forward folds, for rows in the order of time: consecutive blocks of rows, each of which is
+        predicted after a fit to all rows before it. The first of ``folds + 1`` blocks is in all training sets.
     seed : int
         Seed of the folds and of every fit.
     jobs : int
@@ -203,6 +210,7 @@ def compare(
         task=task,
         methods=methods,
         folds=folds,
+        order=order,
         seed=seed,
         jobs=jobs,
         minutes=minutes,
@@ -220,6 +228,7 @@ def compare_in_turn(
     task: str,
     methods: Sequence[str] = (),
     folds: int = 5,
+    order: str = "random",
     seed: int = 0,
     jobs: int = 1,
     minutes: float | None = None,
@@ -230,6 +239,7 @@ def compare_in_turn(
     """Yield the comparison of the finished methods after each method; see :func:`compare`."""
     checks.choice("task", task, ("classification", "regression"))
     checks.whole("folds", folds, least=2)
+    checks.choice("order", order, ("random", "forward"))
     if minutes is not None:
         checks.positive("minutes", minutes)
     deadline = None if minutes is None else time.time() + 60.0 * minutes
@@ -246,18 +256,25 @@ def compare_in_turn(
         warnings.simplefilter("ignore", DataWarning)  # about rows in no fold; there is a note on them below
         together = not find_duplicates(x, z, None, schema).observations
         group_numbers = None if groups is None else np.asarray(groups)
-        fold_numbers = fold_rows(x, z, folds, 1, seed, groups=group_numbers, together=together)[0].numpy()
+        dealt: dict[str, Any] = {"groups": group_numbers, "together": together}
+        if order == "forward":  # numbers of blocks, without rows of rare classes that are in all training sets
+            blocks = fold_rows(x, z.astype(np.float64), folds + 1, 1, seed, blocks=True, **dealt)
+            fold_numbers = blocks[0].numpy() - 1
+        else:
+            fold_numbers = fold_rows(x, z, folds, 1, seed, **dealt)[0].numpy()
     folds = int(fold_numbers.max()) + 1  # the number of groups, if that is smaller
     # The digest of the encoded table identifies a comparison, so that a folder is not resumed with other data.
     digest = hashlib.sha256(np.ascontiguousarray(x).tobytes() + np.ascontiguousarray(z).tobytes()).hexdigest()
-    if groups is not None:
+    if groups is not None or order == "forward":
         digest = hashlib.sha256(digest.encode() + fold_numbers.tobytes()).hexdigest()
     settings = {"seed": seed, "folds": folds, "table": digest, "version": __version__}
     tested = int((fold_numbers >= 0).sum())
-    if tested < len(z):
+    if order == "forward":
+        notes = (*notes, f"the first {len(z) - tested} rows were training rows in all folds, and are not tested")
+    elif tested < len(z):
         notes = (*notes, f"{len(z) - tested} rows of rare classes were training rows in all folds, and are not tested")
     parts = {
-        f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, fold_numbers, k, group_numbers)
+        f"{name}/{k}": partial(_fit_fold, name, task, seed, X, y, *_split(fold_numbers, k, order), group_numbers)
         for name in chosen
         for k in range(folds)
     }
@@ -271,12 +288,18 @@ def compare_in_turn(
         if len(done) > len(by_method):
             by_method = {name: [found[f"{name}/{k}"] for k in range(folds)] for name in done}
             if len(done) < len(chosen):
-                yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
+                yield Comparison(task, tested, folds, _rank(by_method, chosen), notes, order)
     if not by_method:
         raise DataError(f"no method was finished in {minutes:g} minutes; give more time, or fewer methods or folds")
     if left := [name for name in chosen if name not in by_method]:
         notes = (*notes, f"left out after {minutes:g} minutes: {', '.join(left)}; give more to include them")
-    yield Comparison(task, tested, folds, _rank(by_method, chosen), notes)
+    yield Comparison(task, tested, folds, _rank(by_method, chosen), notes, order)
+
+
+def _split(fold_numbers: Array, fold: int, order: str) -> tuple[Array, Array]:
+    """Return the indices of the training rows and of the test rows of a fold."""
+    known = fold_numbers < fold if order == "forward" else fold_numbers != fold
+    return np.flatnonzero(known), np.flatnonzero(fold_numbers == fold)
 
 
 def _methods(task: str) -> dict[str, str]:
@@ -314,10 +337,9 @@ class _Recorder:
 
 
 def _fit_fold(
-    name: str, task: str, seed: int, X: Any, y: Any, fold_numbers: Array, fold: int, groups: Array | None
+    name: str, task: str, seed: int, X: Any, y: Any, train: Array, test: Array, groups: Array | None
 ) -> dict[str, Any]:
-    """Fit one method to all folds except one; return its log densities on that fold, its scores and times."""
-    train, test = np.flatnonzero(fold_numbers != fold), np.flatnonzero(fold_numbers == fold)
+    """Fit one method to training rows; return its log densities on test rows, its scores and times."""
     known, new = ((take(X, part), take(y, part)) for part in (train, test))
     torch.set_num_threads(1)
     own = None if groups is None or len(np.unique(groups[train])) < 2 else groups[train]

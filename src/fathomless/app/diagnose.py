@@ -224,7 +224,7 @@ def _ordered_rows(summary: FitSummary) -> Iterator[Finding]:
         f"The correlation of the target with that of the next row is {correlation:.2f}; in random order it is 0 ± "
         f"{error:.2g}. Folds are random, so that most rows have neighbours in the training rows of every network.",
         f"If rows are in the order of time or place, scores of later rows will be lower: {blocks}give groups, and "
-        "keep the last rows for a test. If the table was sorted by a column, ignore this.",
+        "measure them by fathomless compare --order forward. If the table was sorted by a column, ignore this.",
     )
 
 

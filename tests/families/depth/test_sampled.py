@@ -168,7 +168,7 @@ def test_relevance_finds_columns() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"candidates": {"activation": ["tanh", "silu"]}}, "candidate architectures"),
+        ({"candidates": {"activation": ["tanh", "silu"]}}, "leave candidates out"),
         ({"weights": HMC(sweeps=10**9, leapfrogs=1000)}, r"hours for each structure"),
     ],
 )

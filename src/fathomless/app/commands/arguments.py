@@ -272,6 +272,13 @@ def _compare_parser(names: Any, run: Command) -> None:
         help="time after which no fit is started; constant, linear, boosting and depth are first (default: no limit)",
     )
     parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="number of folds (default: 5)")
+    parser.add_argument(
+        "--order",
+        choices=("random", "forward"),
+        default="random",
+        help="order of the folds; forward is for rows in the order of time, and predicts each block of rows after a "
+        "fit to the rows before it (default: random)",
+    )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of folds and fits (default: 0)")
     parser.add_argument(
         "--jobs",

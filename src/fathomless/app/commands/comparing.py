@@ -32,6 +32,10 @@ _SCORES = {  # scores beside the log-likelihood, and their headings
 }
 
 
+_FOLDS = {"random": "folds", "forward": "forward folds"}
+_KNOWN = {"random": "the other folds", "forward": "all rows before it"}  # training rows of a fold, by the order
+
+
 def compare(given: argparse.Namespace) -> int:
     """Compare methods on a table; finished fits are kept, and the same command resumes the comparison."""
     import numpy as np
@@ -69,6 +73,7 @@ def compare(given: argparse.Namespace) -> int:
             task=table.task,
             methods=[name.strip() for name in given.methods.split(",")] if given.methods else (),
             folds=given.folds,
+            order=given.order,
             seed=given.seed,
             groups=table.groups,
             jobs=given.jobs,
@@ -86,8 +91,8 @@ def compare(given: argparse.Namespace) -> int:
     if given.json:
         show(json.dumps(_plain(record)))
         return 0
-    show(f"{given.target[0]}: {comparison.task}, {comparison.rows:,} rows, {comparison.folds} folds\n")
-    show(_lines(ranks(comparison)))
+    rows = f"{comparison.rows:,} rows, {comparison.folds} {_FOLDS[comparison.order]}"
+    show(f"{given.target[0]}: {comparison.task}, {rows}\n\n{_lines(ranks(comparison))}")
     failed = [f"{method.name} has no result: {method.failed}" for method in comparison.methods if method.failed]
     for text in [*comparison.notes, *failed]:
         note(text)
@@ -126,12 +131,12 @@ def page(comparison: "Comparison", target: str, data: str, command: str) -> str:
         notes=comparison.notes,
         failed=TextTable("Methods that failed", ("Method", "Error"), failed, text=2) if failed else None,
         made=f"{comparison.rows:,} rows of {data} in {comparison.folds} folds, the same for all methods. Each method "
-        "has its default options and predicts every fold after a fit to the other folds. Levels that are not in the "
-        "training rows count as missing. Log-likelihood is the mean log density per row, in nats, with the target in "
-        "its own unit; if a method predicts probabilities of counts or grades, it is the mean log probability for all "
-        "methods. Difference is the log-likelihood of the best method minus that of the method, paired by row, ± "
-        "one standard error over independent rows. Times are those of one fit and of the predictions of one fold, on "
-        "one thread.",
+        f"has its default options and predicts every fold after a fit to {_KNOWN[comparison.order]}. Levels that are "
+        "not in the training rows count as missing. Log-likelihood is the mean log density per row, in nats, with the "
+        "target in its own unit; if a method predicts probabilities of counts or grades, it is the mean log "
+        "probability for all methods. Difference is the log-likelihood of the best method minus that of the method, "
+        "paired by row, ± one standard error over independent rows. Times are those of one fit and of the predictions "
+        "of one fold, on one thread.",
         command=command,
     )
 

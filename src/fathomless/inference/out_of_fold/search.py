@@ -133,6 +133,8 @@ def score_structures(
         Processes among which the networks are divided: `valid` is a share of stacked rows. The densities are those of
         all networks.
     """
+    group = group or Ranks()
+    counts = isinstance(valid, Rows) or valid.counts
     model.eval()
     likelihood.eval()
     numbers: list[int] = []
@@ -145,21 +147,17 @@ def score_structures(
         densities.append(_average_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
         if widened:
             evaluated.append((part, drawn))
-
-    def total(value: float) -> float:
-        if group is None or not isinstance(valid, StackedRows) or valid.whole is None:
-            return value
-        return group.add_number(value if valid.counts else 0.0)
-
     if widened and isinstance(likelihood, HasWidth):
-        densities = _widen(likelihood, evaluated, densities, numbers, total)
+        densities = _widen(
+            likelihood, evaluated, densities, numbers, lambda value: group.add_number(value if counts else 0.0)
+        )
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
         return LogDensities(tuple(numbers), torch.cat(densities).cpu(), torch.arange(len(valid), device="cpu"), weight)
     networks = len(valid.index)
     by_network = [part.reshape(networks, -1, len(numbers)) for part in densities]
     stacked = torch.cat(by_network, 1).flatten(0, 1)  # (F·V, L)
-    if group is not None and valid.whole is not None:
+    if valid.whole is not None:
         stacked, valid = gather_networks(stacked, valid, group), valid.whole
     stacked = stacked.cpu()
     real = (valid.weight > 0.0).reshape(-1).cpu()  # padding has no weight

@@ -52,7 +52,7 @@ class Ranks:
         """Return the share of this rank in the rows; shares have nearly equal sizes and partition the rows."""
         if self.count == 1:
             return rows
-        return rows.take(slice(*(len(rows) * rank // self.count for rank in (self.rank, self.rank + 1))))
+        return rows.take(slice(*self._bounds(len(rows))))
 
     def share_networks(self, count: int) -> tuple[range, bool]:
         """Return the numbers of the networks of this rank, and if they count in sums over ranks.
@@ -65,8 +65,12 @@ class Ranks:
         >>> [Ranks(rank, 4).share_networks(10)[0] for rank in range(4)]
         [range(0, 2), range(2, 5), range(5, 7), range(7, 10)]
         """
-        start, stop = (count * rank // self.count for rank in (self.rank, self.rank + 1))
+        start, stop = self._bounds(count)
         return (range(start, stop), True) if stop > start else (range(min(start, count - 1), start + 1), False)
+
+    def _bounds(self, count: int) -> tuple[int, int]:
+        """Return the first number of the share of this rank in 0, ..., `count` − 1, and the one after its last."""
+        return count * self.rank // self.count, count * (self.rank + 1) // self.count
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in their order; tensors should be in the memory of the CPU."""
@@ -81,7 +85,7 @@ class Ranks:
         if self.count == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
+        self.add([total])
         return float(total)
 
     def add(self, tensors: Sequence[Tensor]) -> None:

@@ -199,7 +199,14 @@ class Run(ResumableRun):
     """
 
     def __init__(
-        self, model: Model, likelihood: Likelihood, training: Training, seed: int, search: StructureSearch | None = None
+        self,
+        model: Model,
+        likelihood: Likelihood,
+        training: Training,
+        seed: int,
+        search: StructureSearch | None = None,
+        *,
+        divided: bool = False,
     ) -> None:
         self.model = model
         self.likelihood = likelihood
@@ -207,7 +214,7 @@ class Run(ResumableRun):
         self.seed = seed
         self.search = search
         self.ranks = ranks()
-        self.divided = False
+        self.divided = divided
         self.epoch = self.step = 0
         self.learning_rate = training.learning_rate
         self.history: list[dict[str, float]] = []
@@ -216,7 +223,8 @@ class Run(ResumableRun):
         self.tempered: frozenset[str] = frozenset()
         self.stop = self.pause = False
         self.order = as_generator(fold_in(seed, "order"))
-        self.noise = as_generator(fold_in(seed, "noise"), device=model.device)
+        rank = ("rank", self.ranks.rank) if divided and self.ranks.rank else ()  # other networks, so other draws
+        self.noise = as_generator(fold_in(seed, "noise", *rank), device=model.device)
         self.optimizer = _optimizer(training)
         self.register_parameters()
         self.model.train()

@@ -130,10 +130,8 @@ def fit(
     data = (batches, held_out) if held_out is not None else (batches,)
     for rows in data:
         check(model, likelihood, rows, finite=not isinstance(rows, StackedRows))
-    run = Run(model, likelihood, training or Training(), seed, search)
-    run.divided = isinstance(batches, StackedRows) and batches.whole is not None
-    if run.divided and run.ranks.rank:  # other networks, so other draws
-        run.noise = as_generator(fold_in(seed, "noise", "rank", run.ranks.rank), device=model.device)
+    divided = isinstance(batches, StackedRows) and batches.whole is not None
+    run = Run(model, likelihood, training or Training(), seed, search, divided=divided)
     _check_options(run, batches, held_out)
     if resume is not None:
         run.resume(*resume)

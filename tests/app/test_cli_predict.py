@@ -169,6 +169,20 @@ def test_intervals_with_a_guarantee_are_those_of_python(call: Call) -> None:
     refused(said, "column='size' was given; a column of categories or booleans is needed: allowed are the columns")
 
 
+@pytest.mark.parametrize("target", ["price", "grade"])
+def test_p_values_of_rows_are_those_of_python(call: Call, target: str) -> None:
+    fitted(call, target)
+    python = manifests.load_predictor("run")[0]
+    new = write("new.csv", houses(seed=1, size=np.linspace(0.0, 60.0, N)))
+    said = call("predict", "run", new, "--ood", "--out", "new-predictions.csv")
+    found = column(tables.read("new-predictions.csv").frame, "ood_p")
+    np.testing.assert_array_equal(found, python.ood_p_values(features(tables.read(new).frame)))
+    assert found.min() < 0.05 < found.max()
+    small = int((found <= 0.01).sum())
+    assert f"note: {small} of {N} rows have a p-value up to 0.01 (ood_p); 1 % is expected by chance\n" in said.err
+    assert "ood_p" not in predicted(call, data=new).column_names
+
+
 def test_ordered_classes_are_those_of_python(call: Call) -> None:
     table = tables.read("houses.csv").frame
     names = ["low", "high"]

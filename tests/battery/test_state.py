@@ -53,6 +53,8 @@ def test_what_is_loaded_is_bit_equal(case: Case, tmp_path: Path) -> None:
     assert type(loaded) is type(estimator)
     assert family_of(loaded) is family_of(estimator) is case.family
     alike(loaded, estimator, X)
+    if case.task != "density":
+        assert equal([loaded.ood_p_values(X)], [estimator.ood_p_values(X)])
     loaded.save(tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
@@ -65,6 +67,7 @@ def test_what_predicts_without_scikit_learn_says_the_same_bytes(case: Case, tmp_
     ours, theirs = light.predict_dist(X).columns(), estimator.predict_dist(X).columns()
     assert equal(list(ours.values()), list(theirs.values()))
     assert list(ours) == list(theirs)
+    assert equal([light.ood_p_values(X)], [estimator.ood_p_values(X)])
 
 
 @pytest.mark.parametrize(**named(CASES))

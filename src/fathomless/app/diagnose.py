@@ -16,7 +16,7 @@ from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.conditional import OWN, ConditionalCoverage
-from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.evaluation import OOD_LEVEL, Evaluation
 from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.estimators.importance import Importance
 from fathomless.estimators.preparation import FEW_ROWS
@@ -444,6 +444,24 @@ def _distribution_shift(summary: FitSummary) -> Iterator[Finding]:
             yield Finding("problem", f"Distribution shift on {evaluation.name}", f"{loss}.", _SHIFT_REMEDY)
 
 
+def _unlike_training_rows(summary: FitSummary) -> Iterator[Finding]:
+    """Report a file with more rows unlike the training rows than chance gives."""
+    for evaluation in summary.evaluations:
+        share = evaluation.ood_share
+        if share is None or evaluation.name in (*_UNSEEN, "training rows"):
+            continue
+        error = math.sqrt(OOD_LEVEL * (1.0 - OOD_LEVEL) / evaluation.rows)
+        if share > 2.0 * OOD_LEVEL + _ERRORS * error:
+            yield Finding(
+                "problem",
+                f"Rows unlike the training rows on {evaluation.name}",
+                f"{share:.1%} of the {evaluation.rows:,} rows have a p-value up to {OOD_LEVEL} for the hypothesis that "
+                f"they are from the distribution of the training rows; at most about {OOD_LEVEL:.0%} are expected.",
+                "Their predictions are extrapolations: fathomless predict --ood has the p-value of each row. Check "
+                "units and encodings of the columns, or collect training rows like these.",
+            )
+
+
 def _unseen_rows(summary: FitSummary) -> Evaluation | None:
     """Return the held-out or out-of-fold rows of a fit with a target; None for a density."""
     unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
@@ -739,6 +757,7 @@ _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _most_weight_of_trees,
     _overfitting,
     _distribution_shift,
+    _unlike_training_rows,
     _poor_calibration,
     _row_dependent_width,
     _noise_at_lower_bound,

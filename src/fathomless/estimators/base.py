@@ -4,7 +4,6 @@ An estimator prepares a table and passes it to a strategy, from :mod:`fathomless
 :mod:`fathomless.estimators.markov_chains`. Tasks are in :mod:`fathomless.estimators.tasks`.
 """
 
-import contextlib
 import html
 import warnings
 from abc import ABC, abstractmethod
@@ -35,6 +34,7 @@ from fathomless.estimators.encoding import BinsDefault, ClassTask, ColumnOptions
 from fathomless.estimators.hurdle import leave_out_atoms, require_other_values
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
+from fathomless.estimators.out_of_distribution import fit_training_distribution
 from fathomless.estimators.predictor import (
     AnyPredictive,
     Array,
@@ -70,6 +70,7 @@ from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.hurdle import AtomNetworks
 from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.model import Model
+from fathomless.posterior.out_of_distribution import TrainingDistribution
 from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.structure import Structure
 from fathomless.posterior.trees import TreePool
@@ -144,6 +145,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     seed_: int
     fit_diagnostics_: Diagnostics
     _conformal: ConformalScores | None = None  # scores of prediction intervals with a guarantee
+    _training: TrainingDistribution | None = None  # for p-values of new rows
     _fitted_with: dict[str, Any]  # options of the fit; the attributes may have been changed since
 
     warm_start = False  # an option of some
@@ -446,7 +448,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """
         with (
             enable_gradients(),
-            _restored_on_error(self),
+            saving.restore_on_error(self),
             name_errors(type(self).__name__),
             memory.explain_out_of_memory(_MEMORY_REMEDY),
         ):
@@ -524,6 +526,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.recalibration_ = fitted.recalibration
         self.hurdle_ = fitted.hurdle
         self.trees_ = fitted.trees
+        self._training = fit_training_distribution(prepared, self._task())
         self.history_ = fitted.history
         self.n_iter_ = fitted.n_iter
         self._score = fitted.score
@@ -637,6 +640,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.recalibration_ = predictor.recalibration
         self.hurdle_ = predictor.hurdle
         self.trees_ = predictor.trees
+        self._training = predictor.training
         self.fit_diagnostics_ = predictor.diagnostics
         self.history_ = restored.history
         self.n_iter_ = restored.n_iter
@@ -667,7 +671,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
-        for name, part in (("recalibration", self.recalibration_), ("hurdle", self.hurdle_), ("trees", self.trees_)):
+        parts = (self.recalibration_, self.hurdle_, self.trees_, self._training)
+        for name, part in zip(("recalibration", "hurdle", "trees", "training"), parts, strict=True):
             tensors |= {} if part is None else add_prefix(name, part.state_dict())
         if self._conformal is not None:
             tensors |= {f"conformal/{name}": values for name, values in self._conformal.tensors().items()}
@@ -735,6 +740,7 @@ class PredictiveEstimator(Estimator, ABC):
             hurdle=self.hurdle_,
             conformal=self._conformal,
             trees=self.trees_,
+            training=self._training,
         )
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
@@ -785,15 +791,3 @@ def require_fitted(estimator: Estimator) -> None:
 
 #: Remedy in the error of a fit that runs out of memory.
 _MEMORY_REMEDY = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"
-
-
-@contextlib.contextmanager
-def _restored_on_error(estimator: Estimator) -> Iterator[None]:
-    """Restore the attributes of an estimator if its fit fails or is interrupted."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        estimator.__dict__.clear()
-        estimator.__dict__.update(before)
-        raise

@@ -49,15 +49,16 @@ from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["OOD_LEVEL", "Evaluation", "evaluate"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+OOD_LEVEL = 0.05  #: p-value up to which rows count as unlike the training rows
 _CHUNK = 16384  # rows predicted at once
 # types of the entries that only some evaluations have
-_WRITTEN_IF_SET = {"on_lattice": bool, "atoms": list, "censored": int, "gain": list}
+_WRITTEN_IF_SET = {"on_lattice": bool, "atoms": list, "censored": int, "gain": list, "ood_share": float}
 _SHOWN = 2000  # maximum number of rows kept for plots
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # levels of central intervals
@@ -127,6 +128,10 @@ class Evaluation:
     gain : Score, optional
         Difference of the log-likelihoods of the predictions and of the constant prediction, in nats per row, with the
         standard error of the paired difference. None in classification, and in evaluations of older versions.
+    ood_share : float, optional
+        Share of rows with a p-value up to 0.05 for the hypothesis that they are from the distribution of the training
+        rows (``ood_p_values``); it is at most about 0.05 if they are. None for out-of-fold rows, and if the fit has
+        no p-values.
     """
 
     name: str
@@ -144,6 +149,7 @@ class Evaluation:
     atoms: tuple[float, ...] = ()
     censored: int = 0
     gain: Score | None = None
+    ood_share: float | None = None
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save to a folder, atomically and without loss of precision.
@@ -170,6 +176,7 @@ class Evaluation:
             **({"atoms": list(self.atoms)} if self.atoms else {}),
             **({"censored": self.censored} if self.censored else {}),
             **({} if self.gain is None else {"gain": [self.gain.value, self.gain.error]}),
+            **({} if self.ood_share is None else {"ood_share": self.ood_share}),
         }
         if self.conditional:
             meta["conditional"] = pack(self.conditional)
@@ -265,7 +272,7 @@ def evaluate(
             codes = _encode_labels(known, y, targets)
             _check_lengths(X, codes, 1, targets)
             X, codes, fold, weight = _drop_zero_weights(X, codes, fold, sample_weight)
-            return _evaluate_classes(estimator, known, X, codes, name, tuple(targets), fold, weight)
+            evaluation = _evaluate_classes(estimator, known, X, codes, name, tuple(targets), fold, weight)
         case Indicators():
             raise DataError(
                 "evaluate needs one class for each row; for multilabel targets, score each column of predict_proba, "
@@ -280,7 +287,16 @@ def evaluate(
             _check_lengths(X, matrix, len(known.mean), targets)
             X, matrix, fold, weight = _drop_zero_weights(X, matrix, fold, sample_weight)
             with np.errstate(over="ignore", invalid="ignore"):  # scores that are not finite raise an error later
-                return _evaluate_numbers(estimator, known, X, matrix, name, tuple(targets), fold, weight)
+                evaluation = _evaluate_numbers(estimator, known, X, matrix, name, tuple(targets), fold, weight)
+    return replace(evaluation, ood_share=_share_unlike_training(estimator, X, fold, weight))
+
+
+def _share_unlike_training(estimator: PredictiveEstimator, X: Any, fold: Any, weight: Floats | None) -> float | None:
+    """Return the share of rows with a p-value up to 0.05; None for out-of-fold rows and without p-values."""
+    predictor = getattr(estimator, "predictor_", None)  # simple models, which are scored for comparison, have none
+    if fold is not None or predictor is None or predictor.training is None:
+        return None
+    return float(np.average(predictor.ood_p_values(X) <= OOD_LEVEL, weights=weight))
 
 
 def _drop_zero_weights(X: Any, y: Array, fold: Any, weight: Any) -> tuple[Any, Array, Any, Floats | None]:
@@ -537,6 +553,8 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
     columns = len(meta["targets"]) if meta["task"] == "classification" else 1
     if meta["task"] not in _SCORES or meta["rows"] < 1 or columns != 1 or {*map(type, texts)} != {str}:
         raise DataError("its task, number of rows or names were altered")
+    if not 0.0 <= meta.get("ood_share", 0.0) <= 1.0:
+        raise DataError("its share of rows unlike the training rows is not between 0 and 1")
     scores = _scores_from(meta, "scores")
     baseline = _scores_from(meta, "baseline")
     if list(scores) != list(baseline):
@@ -562,6 +580,7 @@ def _rebuild(meta: dict[str, Any], arrays: dict[str, Array]) -> Evaluation:
         atoms=tuple(map(float, meta.get("atoms", []))),
         censored=meta.get("censored", 0),
         gain=Score(*meta["gain"]) if "gain" in meta else None,
+        ood_share=meta.get("ood_share"),
     )
 
 

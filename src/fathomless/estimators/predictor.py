@@ -32,6 +32,7 @@ from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_ato
 from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.out_of_distribution import TrainingDistribution, read_training_distribution
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.recalibration import Recalibration, read_recalibration
 from fathomless.posterior.structure import ListedPosterior, Structure
@@ -100,6 +101,8 @@ class Predictor:
         Scores of out-of-fold or held-out rows of a regression, for intervals with a guarantee.
     trees : TreePool, optional
         Boosted trees that the predictions of classes are pooled with.
+    training : TrainingDistribution, optional
+        Distribution of the training rows, for p-values of new rows.
     """
 
     name: str
@@ -117,6 +120,7 @@ class Predictor:
     hurdle: AtomNetworks | None = None
     conformal: ConformalScores | None = None
     trees: TreePool | None = None
+    training: TrainingDistribution | None = None
 
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
@@ -247,6 +251,32 @@ class Predictor:
         if self.target.ndim == 1:
             both = both[:, :, 0]
         return both[0], both[1]
+
+    def ood_p_values(self, X: Any) -> Array:
+        """Return the p-value of each row, (N,), for the hypothesis that it is from the distribution of training rows.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+
+        Raises
+        ------
+        DataError
+            If rows do not match the training table, or the fit has no distribution of the training rows.
+        """
+        if self.training is None:
+            raise DataError(
+                "there is no distribution of the training rows: the estimator was saved by an earlier version, or "
+                "fitted to fewer than 50 rows, to a stream, or to inputs that are no table. Fit it again to a table "
+                "in memory with 50 rows or more; for a density, use score_samples"
+            )
+        features = list(self.schema.plain_features)
+        starts = range(0, max(1, len(X)), PREDICTED_AT_ONCE)
+        with name_errors(self.name):
+            encoded = (self.encode(take(X, slice(start, start + PREDICTED_AT_ONCE)))[:, features] for start in starts)
+            parts = (torch.as_tensor(x, dtype=self.model.dtype, device="cpu") for x in encoded)
+            return np.concatenate([self.training.p_values(part) for part in parts])
 
     def _conformal_scores(self, guarantee: str | None, column: str | None) -> tuple[ConformalScores, int | None]:
         """Return the conformal scores, and the index of the column that defines the groups."""
@@ -406,6 +436,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
     model = _build_models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
+    training = read_training_distribution(_under("training/", saved.tensors), len(schema.plain_features))
     recalibration, hurdle, trees = None, None, None
     if isinstance(target, ClassLabels):
         trees = read_tree_pool(_under("trees/", saved.tensors), len(target.labels), task.width(schema))
@@ -436,6 +467,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             hurdle=hurdle,
             conformal=_restore_conformal(saved, schema, target, model),
             trees=trees,
+            training=training,
         ),
         history=nonfinite.decode_nonfinite(meta["history"]),
         n_iter=meta["n_iter"],

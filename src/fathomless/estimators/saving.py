@@ -25,6 +25,7 @@ __all__ = [
     "encode",
     "explain_errors",
     "fingerprint",
+    "restore_on_error",
     "saved_folds",
     "update_names",
 ]
@@ -108,6 +109,18 @@ def convert_errors(path: str | PathLike[str]) -> Iterator[None]:
             f"{path} does not contain an estimator that this version can load ({type(error).__name__}: {reason}); "
             "save it again with the version that wrote it"
         ) from error
+
+
+@contextlib.contextmanager
+def restore_on_error(estimator: object) -> Iterator[None]:
+    """Restore the attributes of an estimator if its fit fails or is interrupted."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__.clear()
+        estimator.__dict__.update(before)
+        raise
 
 
 def encode(value: Any, classes: Mapping[str, type]) -> Any:

@@ -88,6 +88,34 @@ class Supervised(PredictiveEstimator, ABC):
 
         return exporting.build_module(self, levels)
 
+    def ood_p_values(self, X: Any) -> Array:
+        """Return the p-value of each row, (N,), for the hypothesis that it is from the distribution of training rows.
+
+        It is the share of training rows that are at least as far from other training rows in the encoded table
+        (:mod:`fathomless.posterior.out_of_distribution`). Among rows of the distribution of the training rows, at most
+        about 5 % have a p-value up to 0.05. Predictions of rows with small p-values are extrapolations.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+
+        Raises
+        ------
+        DataError
+            If rows do not match the training table, or if the fit was of fewer than 50 rows, of a stream, or of inputs
+            that are no table.
+
+        Examples
+        --------
+        >>> from fathomless import UnboundedDepthRegressor
+        >>> X = np.random.default_rng(0).standard_normal((60, 2))
+        >>> model = UnboundedDepthRegressor(depth_law=1, width=8, epochs=20, random_state=0).fit(X, X[:, 0])
+        >>> model.ood_p_values([[0.1, 0.2], [9.0, 9.0]]) < 0.05
+        array([False,  True])
+        """
+        return self.predictor_.ood_p_values(self._table(X, reset=False))
+
     def to_numbers(self, X: Any) -> Array:
         """Convert a table to the numeric input of an exported module, shape (N, C), with NaN for missing values.
 

@@ -57,7 +57,7 @@ def predict(given: argparse.Namespace) -> int:
     key = given.key or (manifest.key if manifest else None)
     targets = manifest.targets if manifest else ()
     levels = given.interval or [0.9]
-    unused = None
+    unused, unlike = None, [0]
     done = 0
     with writer(given.out) as write:
         for piece in tables.batches(given.data, columns.kinds(schema), **_notation(given, manifest)):
@@ -76,6 +76,7 @@ def predict(given: argparse.Namespace) -> int:
             if predictor is not None:
                 predictions = predictor.predict_dist(X).columns(targets, levels)
                 predictions |= _guaranteed_intervals(given, predictor, X, targets, levels)
+                predictions |= _ood_p_values(given, predictor, X, predictions, unlike)
             else:
                 log_density, error = cast("Density", model).score_samples(X, return_error=True)
                 predictions = {"log_density": log_density, "monte_carlo_error": error}
@@ -87,6 +88,8 @@ def predict(given: argparse.Namespace) -> int:
         note(f"unused columns: {', '.join(unused)}")
     if text := gaps.describe():
         note(text)
+    if given.ood:
+        note(f"{sum(unlike):,} of {done:,} rows have a p-value up to 0.01 (ood_p); 1 % is expected by chance")
     if given.out != "-":
         show(f"Wrote {done:,} rows to {given.out}")
     return 0
@@ -96,13 +99,27 @@ def _check_intervals(given: argparse.Namespace, predictor: "Predictor | None") -
     """Check the options of prediction intervals against the target."""
     from fathomless.data.targets import ClassLabels
 
-    for flag in ("interval", "guarantee", "by"):
+    for flag in ("interval", "guarantee", "by", "ood"):
         if getattr(given, flag) and predictor is None:
             raise DataError(f"--{flag} was given, and a density has no target; omit it")
+    for flag in ("interval", "guarantee", "by"):
         if getattr(given, flag) and predictor is not None and isinstance(predictor.target, ClassLabels):
             raise DataError(f"--{flag} was given, which is for numeric targets; the target is a class")
     if bool(given.by) != (given.guarantee == "group"):
         raise DataError("--guarantee group and --by COLUMN require each other; give both, or neither")
+
+
+def _ood_p_values(
+    given: argparse.Namespace, predictor: "Predictor", X: Any, others: dict[str, Any], unlike: list[int]
+) -> dict[str, Any]:
+    """Return the column of p-values for new rows, if requested, and append the number of small ones to `unlike`."""
+    if not given.ood:
+        return {}
+    if "ood_p" in others:
+        raise DataError("--ood was given, and a target has the name ood_p of the column of p-values; rename the target")
+    p = predictor.ood_p_values(X)
+    unlike.append(int((p <= 0.01).sum()))
+    return {"ood_p": p}
 
 
 def _guaranteed_intervals(
@@ -174,6 +191,7 @@ def evaluate(given: argparse.Namespace) -> int:
             scores=scores_of(evaluation),
             constant=scores_of(evaluation, "baseline"),
             coverage_by_group=[asdict(found) for found in evaluation.conditional],
+            ood_share=evaluation.ood_share,
             findings=findings_of(findings),
         )
     else:

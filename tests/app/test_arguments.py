@@ -22,6 +22,7 @@ from fathomless.families.registry import families
 COMMANDS = [
     "fit",
     "predict",
+    "serve",
     "evaluate",
     "compare",
     "explain",
@@ -260,6 +261,8 @@ def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[st
         (["fit"], "fathomless fit: error: the following arguments are required: DATA (see fathomless fit -"),
         (["sample"], "fathomless sample: error: the following arguments are required: RUN"),
         (["sample", "run", "--rows", "0"], "argument --rows: '0' was given; 1 or more rows are allowed"),
+        (["serve", "run", "--port", "65536"], "argument --port: '65536' was given; a whole number from 0 to 65535 is"),
+        (["serve", "run", "--max-rows", "0"], "argument --max-rows: '0' was given; 1 or more rows are allowed"),
         (["predict", "run"], "fathomless predict: error: the following arguments are required: DATA"),
         (["evaluate"], "fathomless evaluate: error: the following arguments are required: RUN, DATA"),
         (["report"], "fathomless report: error: the following arguments are required: RUN"),
@@ -329,6 +332,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
     needed = {
         "fit": ["data", "--target", "y"],
         "predict": ["run", "data"],
+        "serve": ["run"],
         "evaluate": ["run", "data"],
         "compare": ["data", "--target", "y"],
         "explain": ["run", "data"],

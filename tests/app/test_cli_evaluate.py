@@ -162,6 +162,23 @@ def test_an_evaluation_says_what_these_rows_show_and_nothing_else(call: Call) ->
     assert said.endswith("".join("\n{severity}: {title}\n  {detail}\n  {remedy}\n".format(**one) for one in found))
 
 
+def test_rows_unlike_the_training_rows_are_a_finding(call: Call) -> None:
+    fitted(call)
+    title = "Rows unlike the training rows on other.csv"
+    write("other.csv", houses(seed=1, rooms=np.arange(N) + 200))
+    found = json.loads(call("evaluate", "run", "other.csv", "--json").out)
+    assert found["ood_share"] == 1.0
+    assert title in [one["title"] for one in found["findings"]]
+    write("test.csv", houses(seed=1))
+    found = json.loads(call("evaluate", "run", "test.csv", "--json").out)
+    assert found["ood_share"] < 0.1
+    assert "unlike" not in json.dumps(found["findings"])
+    call("report", "run")
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert title in page
+    assert "100.0% of the 90 rows have a p-value up to 0.05" in page
+
+
 def test_an_evaluation_as_json_is_that_of_the_predictions(call: Call) -> None:
     fitted(call)
     test = write("test.csv", houses(seed=1, price=[None, *np.linspace(-1, 2, N - 1)]))

@@ -62,8 +62,11 @@ OWNERS = {
         "data.streams",
         "tables.writers",
         "app.commands.columns",
+        "app.predicting",  # only for types
     },
     "openpyxl": {"tables.formats"},
+    "starlette": {"app.commands.serving"},
+    "uvicorn": {"app.commands.serving"},
     "jinja2": {"app.page.markup"},
     "pandas": set(),
     "polars": set(),
@@ -123,6 +126,7 @@ def test_prediction_from_a_folder_does_not_import_scikit_learn() -> None:
     left = [
         "fathomless.app.cli",
         "fathomless.app.manifests",
+        "fathomless.app.predicting",
         "fathomless.app.commands.columns",
         "fathomless.tables.writers",
     ]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fathomless.tables.arrays import missing_value, to_column, to_numpy, to_text_array
+from fathomless.tables.arrays import missing_value, to_column, to_number_array, to_numpy, to_text_array
 
 DAY = datetime.date(2024, 2, 29)
 COLUMNS = [
@@ -57,3 +57,7 @@ def test_words_and_what_is_missing() -> None:
     for kind in (pa.string(), pa.large_string()):
         assert to_text_array(["NA", "", "ü"], kind).equals(pa.array(["NA", "", "ü"], kind))
         assert not missing_value(kind).is_valid
+        for words in (["NA", None, "ü", *[None] * 9, ""], [None], []):
+            assert to_text_array(words, kind).equals(pa.array(words, kind))
+    for numbers in ([0.5, None, -0.0, *[None] * 9, 1e300], [None], [], [float("inf"), 2.0]):
+        assert to_number_array(numbers).equals(pa.array(numbers, pa.float64()))

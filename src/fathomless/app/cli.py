@@ -4,7 +4,7 @@ A command imports its modules when it runs. The parser is in :mod:`fathomless.ap
 
 Exit codes: 0 for success (without arguments, the help is printed); 2 for an error of the user, with one line on
 standard error; 1 for an internal error, or an experiment that differs from its expected results; 130 and 143 after
-Ctrl-C and SIGTERM.
+Ctrl-C and SIGTERM, which end ``serve`` with 0.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from fathomless.app.commands import comparing, explaining, fitted, fitting, reproducing
+from fathomless.app.commands import comparing, explaining, fitted, fitting, reproducing, serving
 from fathomless.app.commands.arguments import parser
 from fathomless.app.commands.flags import translate_message
 from fathomless.app.commands.printing import Stopped, Terminated, exit_code, say, show, warn
@@ -67,6 +67,7 @@ def _command(words: list[str]) -> int:
         commands = {
             "fit": fitting.fit,
             "predict": fitted.predict,
+            "serve": serving.serve,
             "compare": comparing.compare,
             "evaluate": fitted.evaluate,
             "sample": fitted.sample,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-__all__ = ["join_columns", "map_columns", "missing_value", "to_column", "to_numpy", "to_text_array"]
+__all__ = ["join_columns", "map_columns", "missing_value", "to_column", "to_number_array", "to_numpy", "to_text_array"]
 
 _AT_ONCE = 1 << 18  # maximum cells of a block of several columns
 
@@ -33,12 +33,39 @@ def to_column(values: Any) -> "pa.Array | pa.ChunkedArray":
     return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
 
 
-def to_text_array(words: Sequence[str], type_: "pa.DataType") -> "pa.Array":
-    """Return words as an Arrow array of type string or large string."""
-    cells = [word.encode() for word in words]
+def to_text_array(words: Sequence[str | None], type_: "pa.DataType") -> "pa.Array":
+    """Return words as an Arrow array of type string or large string; None is missing.
+
+    Examples
+    --------
+    >>> to_text_array(["a", None, "é"], pa.string()).to_pylist()
+    ['a', None, 'é']
+    """
+    cells = [b"" if word is None else word.encode() for word in words]
     width = np.int64 if types.is_large_string(type_) else np.int32
-    ends = np.cumsum([0, *map(len, cells)], dtype=width)
-    return pa.Array.from_buffers(type_, len(cells), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(cells))])
+    ends = np.cumsum([0, *map(len, cells)], dtype=np.int64)
+    if ends[-1] > np.iinfo(width).max:
+        raise pa.ArrowCapacityError(f"a column has {ends[-1]:,} bytes of text")
+    buffers = [_to_bitmap(words), pa.py_buffer(ends.astype(width)), pa.py_buffer(b"".join(cells))]
+    return pa.Array.from_buffers(type_, len(cells), buffers)
+
+
+def to_number_array(numbers: Sequence[float | None]) -> "pa.Array":
+    """Return numbers as an Arrow array of float64; None is missing.
+
+    Examples
+    --------
+    >>> to_number_array([0.5, None]).to_pylist()
+    [0.5, None]
+    """
+    values = np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
+    return pa.Array.from_buffers(pa.float64(), len(values), [_to_bitmap(numbers), pa.py_buffer(values)])
+
+
+def _to_bitmap(values: Sequence[Any]) -> "pa.Buffer | None":
+    """Return the bitmap of the values that are not None, in the order of Arrow; None if all are present."""
+    present = np.array([value is not None for value in values], dtype=np.bool_)
+    return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 def missing_value(type_: "pa.DataType") -> "pa.Scalar":

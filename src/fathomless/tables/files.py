@@ -179,7 +179,7 @@ def read(
 
 
 def batches(
-    source: Source,
+    source: Source | bytes,
     kinds: Mapping[str, str],
     *,
     rows: int = 65536,
@@ -195,7 +195,9 @@ def batches(
 
     Parameters
     ----------
-    source, **form
+    source : path, "-" or bytes
+        As in :func:`read`, or the content of a file.
+    **form
         As in :func:`read`; the decimal mark "auto" allows both marks and prefers the point.
     notation : mapping of str to str, optional
         Notation of the text columns of the training table, as found by :func:`read`. Numeric columns without an entry
@@ -365,15 +367,17 @@ def open_row_groups(path: Source) -> RowGroups:
 # ----------------------------------------------------------------------------------------------- reading
 
 
-def describe_source(place: Source, standard: str = "standard input") -> str:
+def describe_source(place: Source | bytes, standard: str = "standard input") -> str:
     """Return the name of a source or a target for messages, and check that pyarrow is installed.
+
+    The content of a file is "the table".
 
     Raises
     ------
     FileError
         If pyarrow is not installed.
     """
-    name = standard if place == "-" else os.fspath(place)
+    name = "the table" if isinstance(place, bytes) else standard if place == "-" else os.fspath(place)
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -382,7 +386,10 @@ def describe_source(place: Source, standard: str = "standard input") -> str:
 
 
 @contextlib.contextmanager
-def _open(source: Source) -> Iterator[IO[bytes]]:
+def _open(source: Source | bytes) -> Iterator[IO[bytes]]:
+    if isinstance(source, bytes):
+        yield io.BytesIO(source)
+        return
     if source == "-":
         if sys.stdin is None:
             raise FileError("standard input is closed; give a file")

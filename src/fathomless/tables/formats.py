@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
+from fathomless.tables.arrays import to_number_array, to_text_array
 from fathomless.tables.csv import CELL, CODES, MISSING
 from fathomless.tables.headers import check_names, check_present, strip_names
 
@@ -241,9 +242,8 @@ def _to_batches(
 
 
 def _to_array(cells: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    text = pa.array([_to_text(cell) for cell in cells], CODES if type_ == CODES else pa.string())
+    """Return cells as an Arrow array, without pa.array, which imports pandas."""
+    text = to_text_array([_to_text(cell) for cell in cells], CODES if type_ == CODES else pa.string())
     if type_ == CODES:
         return text
-    return pa.StructArray.from_arrays(
-        [text, pa.array([_to_number(cell) for cell in cells], pa.float64())], fields=[*CELL]
-    )
+    return pa.StructArray.from_arrays([text, to_number_array([_to_number(cell) for cell in cells])], fields=[*CELL])

@@ -20,7 +20,7 @@ from fathomless.tables.files import Source, describe_source, explain_errors
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["writer"]
+__all__ = ["to_plain", "writer"]
 
 _SHEET_ROWS = 1 << 20
 _LIVE = ("=", "+", "-", "@", "#", "\t", "\r", "\n")  # first characters of spreadsheet formulas and errors
@@ -168,7 +168,7 @@ def _write_delimited(delimiter: str, file: IO[bytes]) -> "Iterator[Callable[[pa.
 def _write_json_lines(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
     def put(table: "pa.Table") -> None:
         for row in table.to_pylist():
-            cells = {name: _to_plain(value) for name, value in row.items()}
+            cells = {name: to_plain(value) for name, value in row.items()}
             file.write(json.dumps(cells, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     yield put
@@ -238,13 +238,13 @@ def _write_sheet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
         if rows > _SHEET_ROWS:
             raise DataError(f"a sheet holds {_SHEET_ROWS:,} rows with its header; write the table as CSV or Parquet")
         for row in table.to_pylist():
-            sheet.append([cell(_to_plain(value, times=True)) for value in row.values()])
+            sheet.append([cell(to_plain(value, times=True)) for value in row.values()])
 
     yield put
     book.save(file)
 
 
-def _to_plain(value: Any, times: bool = False) -> Any:
+def to_plain(value: Any, times: bool = False) -> Any:
     """Convert a cell to a value that JSON or a sheet can store."""
     if value is None or isinstance(value, bool | int | str):
         return value

@@ -89,6 +89,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     names = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     _fit_parser(names, commands["fit"])
     _predict_parser(names, commands["predict"])
+    _serve_parser(names, commands["serve"])
     _compare_parser(names, commands["compare"])
     evaluate = _command(
         names, "evaluate", commands["evaluate"], "score a run on rows with known targets", "RUN DATA [--json]"
@@ -255,6 +256,26 @@ def _predict_parser(names: Any, run: Command) -> None:
     )
 
 
+def _serve_parser(names: Any, run: Command) -> None:
+    serve = _command(names, "serve", run, "predict rows over HTTP, in JSON", "RUN [--port N] [options]")
+    _run_argument(serve)
+    serve.add_argument(
+        "--host",
+        type=_name,
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen at; 0.0.0.0 is all addresses of the machine (default: 127.0.0.1, this machine alone)",
+    )
+    serve.add_argument(
+        "--port", type=_port, default=8000, metavar="N", help="port to listen at; 0 is a free one (default: 8000)"
+    )
+    serve.add_argument(
+        "--max-rows", type=_rows, default=10_000, metavar="N", help="maximum rows of a request (default: 10000)"
+    )
+    _new_value_arguments(serve)
+    _threads_argument(serve)
+
+
 def _compare_parser(names: Any, run: Command) -> None:
     parser = _command(
         names, "compare", run, "compare all methods on a table by cross-validation", "DATA --target COLUMN [options]"
@@ -377,7 +398,11 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as i
         help="further words for missing values",
     )
     if threads is not None:
-        parser.add_argument("--threads", type=_threads, metavar="N", help=f"number of CPU threads (default: {threads})")
+        _threads_argument(parser, threads)
+
+
+def _threads_argument(parser: argparse.ArgumentParser, threads: str = "as in the training") -> None:
+    parser.add_argument("--threads", type=_threads, metavar="N", help=f"number of CPU threads (default: {threads})")
 
 
 def _target_arguments(table: Any) -> None:
@@ -556,6 +581,12 @@ def _whole(text: str) -> int:
 def _rows(text: str) -> int:
     if not (value := _whole(text)):
         raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more rows are allowed")
+    return value
+
+
+def _port(text: str) -> int:
+    if (value := _whole(text)) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number from 0 to 65535 is allowed")
     return value
 
 

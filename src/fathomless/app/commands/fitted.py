@@ -5,10 +5,10 @@ import contextlib
 import gc
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fathomless.app.commands.arguments import form
 from fathomless.app.commands.printing import findings_of, note, scores_of, show, show_findings, show_json, table_of
@@ -16,10 +16,8 @@ from fathomless.system.errors import DataError, FileError
 
 if TYPE_CHECKING:
     from fathomless.app.manifests import RunManifest
-    from fathomless.estimators.predictor import Predictor
-    from fathomless.estimators.tasks import Density
 
-__all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads"]
+__all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads", "table_form"]
 
 _WAIT = 10.0  # seconds to wait for another writer of a run
 
@@ -34,109 +32,37 @@ def set_threads(threads: int | None) -> None:
 
 def predict(given: argparse.Namespace) -> int:
     """Predict the rows of a table, in batches."""
-    from dataclasses import replace
-
     with _pause_garbage_collection():
-        from fathomless.app import manifests
-        from fathomless.app.commands import columns
-        from fathomless.estimators.predictor import Predictor
-        from fathomless.tables import files as tables
+        from fathomless.app import predicting
         from fathomless.tables.writers import writer
 
-    model, manifest = manifests.load_predictor(given.folder)  # without scikit-learn, whose import would double the time
+    run = predicting.load_run(given.folder, given.unseen, given.missing)
+    manifest = run.manifest
     set_threads(given.threads or (manifest.threads if manifest else None))
-    predictor: Predictor | None = model if isinstance(model, Predictor) else None
-    _check_intervals(given, predictor)
-    schema = model.schema if isinstance(model, Predictor) else model.schema_
-    schema = columns.treat_new_values(schema, given.unseen, given.missing, density=predictor is None)
-    if predictor is not None:
-        predictor = replace(predictor, schema=schema)
-    else:
-        cast("Density", model).schema_ = schema
-    gaps = columns.NewGaps(schema)
-    key = given.key or (manifest.key if manifest else None)
-    targets = manifest.targets if manifest else ()
-    levels = given.interval or [0.9]
-    unused, unlike = None, [0]
+    predicting.check_intervals(run, {"--interval": given.interval, "--guarantee": given.guarantee, "--by": given.by})
+    if bool(given.by) != (given.guarantee == "group"):
+        raise DataError("--guarantee group and --by COLUMN require each other; give both, or neither")
+    notes = list[str]()
     done = 0
     with writer(given.out) as write:
-        for piece in tables.batches(given.data, columns.kinds(schema), **_notation(given, manifest)):
-            if unused is None:
-                used = {column.name for column in schema.columns} | {key}
-                used |= {manifest.groups, manifest.censored} if manifest else set()
-                unused = [name for name in piece.column_names if schema.named and name not in used]
-                if given.key:
-                    columns.check_columns(piece.column_names, [given.key])
-            if not len(piece):
-                raise DataError(f"{given.data} has column names and no rows; give rows to predict")
-            names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
-            X = piece if schema.named else piece.drop_columns(list(names))
-            X = columns.select_features(X, schema)
-            gaps.add(X)
-            if predictor is not None:
-                predictions = predictor.predict_dist(X).columns(targets, levels)
-                predictions |= _guaranteed_intervals(given, predictor, X, targets, levels)
-                predictions |= _ood_p_values(given, predictor, X, predictions, unlike)
-            else:
-                log_density, error = cast("Density", model).score_samples(X, return_error=True)
-                predictions = {"log_density": log_density, "monte_carlo_error": error}
-            if key in predictions:
-                raise DataError(f"the key column {key!r} has the name of a column of predictions; rename it")
-            write(columns.make_table({**names, **predictions}))
-            done += len(piece)
-    if unused:
-        note(f"unused columns: {', '.join(unused)}")
-    if text := gaps.describe():
+        for table in predicting.predict_table(
+            run,
+            given.data,
+            table_form(form(given), manifest),
+            levels=given.interval or [0.9],
+            guarantee=given.guarantee,
+            by=given.by,
+            ood=given.ood,
+            key=given.key,
+            notes=notes,
+        ):
+            write(table)
+            done += len(table)
+    for text in notes:
         note(text)
-    if given.ood:
-        note(f"{sum(unlike):,} of {done:,} rows have a p-value up to 0.01 (ood_p); 1 % is expected by chance")
     if given.out != "-":
         show(f"Wrote {done:,} rows to {given.out}")
     return 0
-
-
-def _check_intervals(given: argparse.Namespace, predictor: "Predictor | None") -> None:
-    """Check the options of prediction intervals against the target."""
-    from fathomless.data.targets import ClassLabels
-
-    for flag in ("interval", "guarantee", "by", "ood"):
-        if getattr(given, flag) and predictor is None:
-            raise DataError(f"--{flag} was given, and a density has no target; omit it")
-    for flag in ("interval", "guarantee", "by"):
-        if getattr(given, flag) and predictor is not None and isinstance(predictor.target, ClassLabels):
-            raise DataError(f"--{flag} was given, which is for numeric targets; the target is a class")
-    if bool(given.by) != (given.guarantee == "group"):
-        raise DataError("--guarantee group and --by COLUMN require each other; give both, or neither")
-
-
-def _ood_p_values(
-    given: argparse.Namespace, predictor: "Predictor", X: Any, others: dict[str, Any], unlike: list[int]
-) -> dict[str, Any]:
-    """Return the column of p-values for new rows, if requested, and append the number of small ones to `unlike`."""
-    if not given.ood:
-        return {}
-    if "ood_p" in others:
-        raise DataError("--ood was given, and a target has the name ood_p of the column of p-values; rename the target")
-    p = predictor.ood_p_values(X)
-    unlike.append(int((p <= 0.01).sum()))
-    return {"ood_p": p}
-
-
-def _guaranteed_intervals(
-    given: argparse.Namespace, predictor: "Predictor", X: Any, targets: Sequence[str], levels: Sequence[float]
-) -> dict[str, Any]:
-    """Return the columns of conformal intervals; none if no guarantee was requested."""
-    columns: dict[str, Any] = {}
-    for level in levels if given.guarantee else ():
-        both = predictor.predict_interval(X, level, given.guarantee, given.by)
-        for side, values in zip(("lower", "upper"), both, strict=True):
-            name = f"{side}_{100 * level:.12g}"
-            if values.ndim == 1:
-                columns[name] = values
-            else:
-                names = targets or [f"y{t}" for t in range(values.shape[1])]
-                columns |= {f"{names[t]}_{name}": values[:, t] for t in range(values.shape[1])}
-    return columns
 
 
 @contextlib.contextmanager
@@ -151,14 +77,16 @@ def _pause_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:
-    """Return the format and notation of a table: those of the fitted table, unless a decimal mark is given."""
+def table_form(words: Mapping[str, Any], manifest: "RunManifest | None") -> dict[str, Any]:
+    """Return the format and notation of a table: those of the fitted table, unless a decimal mark is given.
+
+    `words` are options of :class:`fathomless.tables.csv.Dialect`.
+    """
     from fathomless.tables.notations import is_numeric
 
     known = manifest.notation.items() if manifest else ()
-    kept = {column: way for column, way in known if given.decimal == "auto" or not is_numeric(way)}
-    words = form(given)
-    missing = dict.fromkeys([*(manifest.missing if manifest else ()), *words["missing"]])
+    kept = {column: way for column, way in known if words.get("decimal", "auto") == "auto" or not is_numeric(way)}
+    missing = dict.fromkeys([*(manifest.missing if manifest else ()), *words.get("missing", ())])
     return {**words, "missing": tuple(missing), "notation": kept}
 
 
@@ -239,7 +167,7 @@ def known_rows(
         observation_notes.extend(rows.notes)
         return rows
 
-    frame = columns.concatenate(tables.batches(given.data, kinds, used=used, **_notation(given, manifest)))
+    frame = columns.concatenate(tables.batches(given.data, kinds, used=used, **table_form(form(given), manifest)))
     notes = list[str]()
     if targets:
         frame, notes, _ = columns.drop_missing_targets(frame, targets)

@@ -1,0 +1,195 @@
+"""Predictions of a run for a table, piece by piece: the part that the commands ``predict`` and ``serve`` share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
+
+from fathomless.app import manifests
+from fathomless.app.commands import columns
+from fathomless.data.schema import Schema
+from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.estimators.predictor import Predictor
+from fathomless.system.errors import DataError
+from fathomless.tables import files as tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fathomless.estimators.tasks import Density
+
+__all__ = ["Run", "check_intervals", "load_run", "predict_table"]
+
+_OOD, _SMALL = "ood_p", 0.01  # column of the p-values of rows, and small ones
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Fitted run that predicts tables.
+
+    Attributes
+    ----------
+    predictor : Predictor or Density
+        Fitted networks, with the encoding `schema`.
+    schema : Schema
+        Encoding of the columns, with the treatment of new levels and missing values.
+    manifest : RunManifest, optional
+        Manifest of the run; None for an estimator saved from Python.
+    """
+
+    predictor: "Predictor | Density"
+    schema: Schema
+    manifest: manifests.RunManifest | None
+
+    @property
+    def task(self) -> str:
+        """Task: "regression", "classification" (of one label or of several), or "density"."""
+        if not isinstance(self.predictor, Predictor):
+            return "density"
+        return "regression" if isinstance(self.predictor.target, TargetScale) else "classification"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets; empty if they are unknown, and for a density."""
+        return self.manifest.targets if self.manifest and isinstance(self.predictor, Predictor) else ()
+
+
+def load_run(folder: str | PathLike[str], unseen: str | None, missing: str | None) -> Run:
+    """Load a run without scikit-learn, whose import would double the time; only a density needs it.
+
+    Parameters
+    ----------
+    folder : path
+        Folder of the run.
+    unseen, missing : str, optional
+        Options of the command, see :func:`~fathomless.app.commands.columns.treat_new_values`.
+
+    Raises
+    ------
+    FileError
+        If the folder has no finished fit.
+    """
+    model, manifest = manifests.load_predictor(folder)
+    predictor: Predictor | None = model if isinstance(model, Predictor) else None
+    if predictor is not None:
+        schema = columns.treat_new_values(predictor.schema, unseen, missing, density=False)
+        return Run(replace(predictor, schema=schema), schema, manifest)
+    density = cast("Density", model)
+    density.schema_ = columns.treat_new_values(density.schema_, unseen, missing, density=True)
+    return Run(density, density.schema_, manifest)
+
+
+def check_intervals(run: Run, given: Mapping[str, Any]) -> None:
+    """Check that options of prediction intervals, by name, suit the target; options that are empty were not given.
+
+    Raises
+    ------
+    DataError
+        If an option was given for a class or a density.
+    """
+    for name in (name for name, value in given.items() if value):
+        if not isinstance(run.predictor, Predictor):
+            raise DataError(f"{name} was given, and a density has no target; omit it")
+        if isinstance(run.predictor.target, ClassLabels):
+            raise DataError(f"{name} was given, which is for numeric targets; the target is a class")
+
+
+def predict_table(
+    run: Run,
+    source: tables.Source | bytes,
+    form: Mapping[str, Any],
+    *,
+    levels: Sequence[float],
+    notes: list[str],
+    guarantee: str | None = None,
+    by: str | None = None,
+    ood: bool = False,
+    key: str | None = None,
+) -> Iterator["pa.Table"]:
+    """Yield the predictions of each piece of a table; append notes on the table to `notes` after the last one.
+
+    Parameters
+    ----------
+    run : Run
+        Fitted run.
+    source : path, "-" or bytes
+        Table, as in :func:`fathomless.tables.files.batches`.
+    form : mapping
+        Format and notation of the table.
+    levels : sequence of float
+        Probabilities of the prediction intervals.
+    notes : list of str
+        Notes on unused columns, on missing values in columns that had none in training, and on small p-values.
+    guarantee, by : str, optional
+        Options of conformal intervals, see :meth:`~fathomless.estimators.predictor.Predictor.predict_interval`.
+    ood : bool
+        True for the p-values of the rows, see :meth:`~fathomless.estimators.predictor.Predictor.ood_p_values`.
+    key : str, optional
+        Column with the names of the rows, which the table must have; by default that of the fit, if the table has it.
+
+    Raises
+    ------
+    FileError, DataError
+        If the table cannot be read or predicted.
+    """
+    schema, manifest = run.schema, run.manifest
+    gaps = columns.NewGaps(schema)
+    names = key or (manifest.key if manifest else None)
+    unused: list[str] | None = None
+    done, small = 0, 0
+    for piece in tables.batches(source, columns.kinds(schema), **form):
+        if unused is None:
+            used = {column.name for column in schema.columns} | {names}
+            used |= {manifest.groups, manifest.censored} if manifest else set()
+            unused = [name for name in piece.column_names if schema.named and name not in used]
+            if key:
+                columns.check_columns(piece.column_names, [key])
+        if not len(piece):
+            raise DataError(f"{tables.describe_source(source)} has column names and no rows; give rows to predict")
+        named = {names: piece[names]} if names is not None and names in piece.column_names else {}
+        X = columns.select_features(piece if schema.named else piece.drop_columns(list(named)), schema)
+        gaps.add(X)
+        predictions = _predict(run, X, levels, guarantee, by)
+        if ood:
+            p = _ood_p_values(run, X, predictions)
+            predictions[_OOD] = p
+            done, small = done + len(p), small + int((p <= _SMALL).sum())
+        if names in predictions:
+            raise DataError(f"the key column {names!r} has the name of a column of predictions; rename it")
+        yield columns.make_table({**named, **predictions})
+    if unused:
+        notes.append(f"unused columns: {', '.join(unused)}")
+    if text := gaps.describe():
+        notes.append(text)
+    if ood:
+        notes.append(f"{small:,} of {done:,} rows have a p-value up to {_SMALL} ({_OOD}); 1 % is expected by chance")
+
+
+def _ood_p_values(run: Run, X: Any, others: Mapping[str, Any]) -> Any:
+    """Return the p-values of rows, (N,)."""
+    if not isinstance(run.predictor, Predictor):
+        raise DataError("p-values of rows were requested (ood), and a density has none: its own column is log_density")
+    if _OOD in others:
+        raise DataError(
+            f"p-values of rows were requested, and a target has the name of their column, {_OOD}; rename it"
+        )
+    return run.predictor.ood_p_values(X)
+
+
+def _predict(run: Run, X: Any, levels: Sequence[float], guarantee: str | None, by: str | None) -> dict[str, Any]:
+    """Return the columns of predictions of rows, including those of conformal intervals if a guarantee is requested."""
+    predictor = run.predictor
+    if not isinstance(predictor, Predictor):
+        log_density, error = predictor.score_samples(X, return_error=True)
+        return {"log_density": log_density, "monte_carlo_error": error}
+    found: dict[str, Any] = predictor.predict_dist(X).columns(run.targets, levels)
+    for level in levels if guarantee else ():
+        both = predictor.predict_interval(X, level, guarantee, by)
+        for side, values in zip(("lower", "upper"), both, strict=True):
+            name = f"{side}_{100 * level:.12g}"
+            if values.ndim == 1:
+                found[name] = values
+            else:
+                targets = run.targets or [f"y{t}" for t in range(values.shape[1])]
+                found |= {f"{targets[t]}_{name}": values[:, t] for t in range(values.shape[1])}
+    return found

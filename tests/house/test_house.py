@@ -28,6 +28,7 @@ OWNERS = {
         "estimators.base",
         "estimators.tasks",
         "estimators.encoding",  # only for a warning
+        "estimators.out_of_distribution",
         "inference.out_of_fold.trees",
         "experiments.densities",
     },

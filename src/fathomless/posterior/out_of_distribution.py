@@ -116,11 +116,11 @@ def whiten(features: Floats, weight: Floats, most: int) -> tuple[Tensor, Tensor]
     z = features - mean
     variance = weight @ np.square(z) / total
     if z.shape[1] > most:
-        return torch.from_numpy(mean), torch.from_numpy(_scale(variance)[:, None])
+        return torch.as_tensor(mean, device="cpu"), torch.as_tensor(_scale(variance)[:, None], device="cpu")
     share = z.shape[1] / (z.shape[1] + len(z))
     covariance = (1.0 - share) * (z.T * weight) @ z / total + share * np.diag(variance)
     variances, axes = np.linalg.eigh(covariance)
-    return torch.from_numpy(mean), torch.from_numpy(axes * _scale(variances))
+    return torch.as_tensor(mean, device="cpu"), torch.as_tensor(axes * _scale(variances), device="cpu")
 
 
 def _scale(variance: Floats) -> Floats:

@@ -238,12 +238,6 @@ def _predict_parser(names: Any, run: Command) -> None:
     )
     predict.add_argument("--by", metavar="COLUMN", help="column of categories for --guarantee group")
     predict.add_argument(
-        "--ood",
-        action="store_true",
-        help="column ood_p: p-value of each row for the hypothesis that it is from the distribution of the training "
-        "rows; predictions of rows with small values are extrapolations",
-    )
-    predict.add_argument(
         "--key", metavar="COLUMN", help="column with the names of the rows; first column of the output"
     )
     _new_value_arguments(predict)
@@ -253,6 +247,12 @@ def _predict_parser(names: Any, run: Command) -> None:
         default="-",
         metavar="FILE",
         help=".csv, .tsv, .jsonl (also .gz), .parquet, .feather or .xlsx; - is CSV on standard output (default: -)",
+    )
+    predict.add_argument(
+        "--ood",
+        action="store_true",
+        help="column ood_p: p-value of each row for the hypothesis that it is from the distribution of the training "
+        "rows; predictions of rows with small values are extrapolations",
     )
 
 

@@ -46,6 +46,7 @@ OWNERS = {
     },
     "onnxruntime": {"estimators.exporting"},
     "onnxscript": {"estimators.exporting"},
+    "botorch": {"estimators.botorch"},
     "numba": {"families.graph.engine"},
     "joblib": {"inference.mcmc.chains", "system.jobs"},
     "arviz": {"inference.mcmc.diagnostics"},

@@ -31,6 +31,7 @@ from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator
 
 if TYPE_CHECKING:
+    from fathomless.estimators.botorch import NetworkModel
     from fathomless.estimators.exporting import Exported
 
 __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regressor", "Supervised"]
@@ -87,6 +88,28 @@ class Supervised(PredictiveEstimator, ABC):
         from fathomless.estimators import exporting
 
         return exporting.build_module(self, levels)
+
+    def to_botorch(self) -> "NetworkModel":
+        """Return a fitted regressor as a model of BoTorch, for Bayesian optimisation.
+
+        Its posterior is the weighted set of the networks of the estimator's own predictions, in units of the columns
+        and of the targets. See :mod:`fathomless.estimators.botorch`. Requires the extra ``botorch``.
+
+        Returns
+        -------
+        NetworkModel
+            A ``botorch.models.model.Model``, which does not change if the estimator is fitted again.
+
+        Raises
+        ------
+        DataError
+            If BoTorch is not installed, and for classifiers, columns that are not numbers, a target with frequent
+            values that are predicted apart, and fits with ``neighbors=True`` or ``trees=True``.
+        """
+        require_fitted(self)
+        from fathomless.estimators import botorch
+
+        return botorch.build_model(self)
 
     def to_numbers(self, X: Any) -> Array:
         """Convert a table to the numeric input of an exported module, shape (N, C), with NaN for missing values.

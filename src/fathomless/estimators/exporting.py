@@ -84,7 +84,8 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
     log_weight = drawn.log_weight.double()
     used = torch.nonzero(log_weight > -math.inf)[:, 0]
     weights = log_weight[used].log_softmax(0)
-    table = _student_table(likelihood.components(drawn.f[used]))
+    with torch.no_grad():
+        table = _student_table(likelihood.components(drawn.f[used]))
 
     def predict(x: Tensor) -> dict[str, Tensor]:
         encoded = _encode(estimator.schema_, x)

@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -34,7 +34,7 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
-from fathomless.system import io
+from fathomless.system import checks, io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 from fathomless.system.tracing import trace
@@ -73,11 +73,14 @@ class Exported:
     difference: float
 
 
-def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.GraphModule:
+def build_module(estimator: PredictiveEstimator, levels: Sequence[float], output: str | None = None) -> fx.GraphModule:
     """Build the module; see :meth:`~fathomless.estimators.tasks.Supervised.to_module`."""
     probabilities = tuple(float(level) for level in levels)
     if not all(0.0 < p < 1.0 for p in probabilities):
         raise DataError(f"levels={list(levels)} was given; probabilities between 0 and 1 are allowed")
+    if output is not None:
+        of_task = ("mean", "std") if isinstance(estimator.target_, TargetScale) else ("probabilities", "entropy")
+        checks.choice("output", output, of_task)
     recalibration, hurdle = estimator.recalibration_, estimator.hurdle_
     _refuse_rows_and_trees(estimator)
     draw, likelihood, drawn = _fixed_draws(estimator)
@@ -87,12 +90,13 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
     with torch.no_grad():
         table = _student_table(likelihood.components(drawn.f[used]))
 
-    def predict(x: Tensor) -> dict[str, Tensor]:
+    def predict(x: Tensor) -> dict[str, Tensor] | Tensor:
         encoded = _encode(estimator.schema_, x)
         components = likelihood.components(draw(encoded).f[used])
         units = estimator._task().units(estimator.target_)
         if not isinstance(components, Component):
-            return {"probabilities": _average_classes(components, weights)}
+            average = {"probabilities": _average_classes(components, weights)}
+            return average if output is None else _select_output(average, output, isinstance(components, Indicators))
         laws = [(weights.exp()[:, None, None], components)]
         if recalibration is not None:
             laws = _recalibrate(laws[0], encoded.to(estimator.model_.dtype), recalibration)
@@ -106,9 +110,22 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
             summary = _summarize_with_atoms(
                 laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table, transform
             )
+        if output is not None:
+            return _select_output(summary, output, False)
         return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
 
     return trace(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
+
+
+def _select_output(summary: Mapping[str, Tensor], output: str, labels: bool) -> Tensor:
+    """Return one output with two axes, (N, T) or (N, K); the entropy in nats, (N, 1), or of each of several labels."""
+    if output == "std":
+        return summary["variance"].sqrt()
+    if output == "entropy":
+        p = summary["probabilities"]
+        entropy = torch.special.entr(p)
+        return entropy + torch.special.entr(1.0 - p) if labels else entropy.sum(1, keepdim=True)
+    return summary[output]
 
 
 def build_networks(estimator: PredictiveEstimator) -> tuple[fx.GraphModule, Tensor, type[Component]]:

@@ -65,7 +65,7 @@ class Supervised(PredictiveEstimator, ABC):
         """
         return self._fit(partial(self._prepare_stream, source))
 
-    def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> nn.Module:
+    def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95), *, output: str | None = None) -> nn.Module:
         """Return the fitted estimator as a plain PyTorch module that does not depend on this library.
 
         The module contains the encoding of the table and fixed draws of the networks, those of the estimator's own
@@ -78,11 +78,16 @@ class Supervised(PredictiveEstimator, ABC):
         ----------
         levels : sequence of L floats
             Levels of the quantiles, between 0 and 1.
+        output : {"mean", "std", "probabilities", "entropy"}, optional
+            Single output of a module that returns one tensor with two axes, as gradient explainers need: the mean or
+            the standard deviation of T targets, (N, T); or the probabilities of K classes, (N, K), or their entropy in
+            nats, (N, 1). For multilabel targets, both have the shape (N, T). By default the module returns a dict.
 
         Raises
         ------
         DataError
-            If a level is out of range, or the steps of the network depend on the values of the rows.
+            If a level is out of range, the output does not exist for the task, or the steps of the network depend on
+            the values of the rows.
         """
         require_fitted(self)
         from fathomless.estimators import exporting

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quick_fits import classes, classifier, problem, regressor
 
 from fathomless.system.errors import DataError
+from quick_fits import classes, classifier, problem, regressor
 
 ABSENT = "needs the package shap"
 
@@ -23,12 +23,12 @@ def numbers() -> Any:
 
 
 def test_modules_return_one_output_if_asked(grades: Any, numbers: Any) -> None:
-    X, y = classes()
+    X, _ = classes()
     rows = torch.as_tensor(X)
     dist = grades.predict_dist(X)
     np.testing.assert_allclose(grades.to_module(output="probabilities")(rows).numpy(), dist.probs, atol=1e-12)
-    np.testing.assert_allclose(grades.to_module(output="entropy")(rows).numpy()[:, 0], dist.entropy, atol=1e-12)
-    X, y = problem(60)
+    np.testing.assert_allclose(grades.to_module(output="entropy")(rows).numpy()[:, 0], dist.entropy(), atol=1e-12)
+    X, _ = problem(60)
     mean, std = numbers.predict(X, return_std=True)
     rows = torch.as_tensor(X)
     np.testing.assert_allclose(numbers.to_module(output="mean")(rows).numpy()[:, 0], mean, atol=1e-12)
@@ -36,7 +36,7 @@ def test_modules_return_one_output_if_asked(grades: Any, numbers: Any) -> None:
     labels = np.column_stack([X[:, 0] > 0.0, X[:, 1] > 0.0]).astype(int)
     several = classifier().fit(X, labels)
     np.testing.assert_allclose(
-        several.to_module(output="entropy")(rows).numpy(), several.predict_dist(X).entropy, atol=1e-12
+        several.to_module(output="entropy")(rows).numpy(), several.predict_dist(X).entropy(), atol=1e-12
     )
     with pytest.raises(DataError, match="output='entropy' was given; allowed are 'mean' and 'std'"):
         numbers.to_module(output="entropy")
@@ -58,7 +58,7 @@ def test_contributions_add_up_to_predictions(grades: Any) -> None:
 def test_contributions_to_the_uncertainty_add_up(grades: Any, numbers: Any) -> None:
     shap = pytest.importorskip("shap", reason=ABSENT)
     functions = [
-        (lambda X: grades.predict_dist(X).entropy.numpy(), classes()[0]),
+        (lambda X: grades.predict_dist(X).entropy().numpy(), classes()[0]),
         (lambda X: numbers.predict_dist(X).std.numpy(), problem(60)[0]),
     ]
     for function, X in functions:

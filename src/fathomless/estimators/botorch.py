@@ -5,9 +5,9 @@ With networks :math:`f_1, \dots, f_S` of weights :math:`w_1, \dots, w_S`, the jo
 
 .. math:: \mu(x) = \sum_s w_s f_s(x), \qquad \sigma^2(x) = \sum_s w_s \left( f_s(x) - \mu(x) \right)^2 .
 
-The networks and their weights are those of :meth:`~fathomless.estimators.tasks.BaseRegressor.predict_dist`; :math:`f_s`
-is the mean of the target under a network, in units of the target. The laws of the recalibration are no functions of x,
-and are not part of the model.
+The networks and their weights are those of ``predict_dist``; :math:`f_s` is the mean of the target under a network, in
+units of the target. The recalibration describes single targets, without functions of x to draw, and is not part of the
+model.
 
 References
 ----------

@@ -92,7 +92,7 @@ class Supervised(PredictiveEstimator, ABC):
         require_fitted(self)
         from fathomless.estimators import exporting
 
-        return exporting.build_module(self, levels)
+        return exporting.build_module(self, levels, output)
 
     def to_botorch(self) -> "NetworkModel":
         """Return a fitted regressor as a model of BoTorch, for Bayesian optimisation.

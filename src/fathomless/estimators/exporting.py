@@ -123,8 +123,8 @@ def _select_output(summary: Mapping[str, Tensor], output: str, labels: bool) -> 
         return summary["variance"].sqrt()
     if output == "entropy":
         p = summary["probabilities"]
-        entropy = torch.special.entr(p)
-        return entropy + torch.special.entr(1.0 - p) if labels else entropy.sum(1, keepdim=True)
+        entropy: Tensor = torch.special.entr(p)
+        return entropy.add(torch.special.entr(1.0 - p)) if labels else entropy.sum(1, keepdim=True)
     return summary[output]
 
 

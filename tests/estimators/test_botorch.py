@@ -27,6 +27,7 @@ def one() -> Any:
 
 @pytest.fixture(scope="module")
 def model(one: Any) -> Any:
+    pytest.importorskip("botorch", reason="needs the extra botorch")
     return one.to_botorch()
 
 

@@ -47,6 +47,7 @@ OWNERS = {
     },
     "onnxruntime": {"estimators.exporting"},
     "onnxscript": {"estimators.exporting"},
+    "botorch": {"estimators.botorch"},
     "numba": {"families.graph.engine"},
     "joblib": {"inference.mcmc.chains", "system.jobs"},
     "arviz": {"inference.mcmc.diagnostics"},

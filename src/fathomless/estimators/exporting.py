@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -30,17 +30,18 @@ from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.posterior import student
+from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
-from fathomless.system import io
+from fathomless.system import checks, io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 from fathomless.system.tracing import trace
 from fathomless.system.transforms import LogTransform
 from fathomless.system.version import __version__
 
-__all__ = ["Exported", "build_module", "describe", "export"]
+__all__ = ["Exported", "build_module", "build_networks", "describe", "export", "match_moments"]
 
 _FAR = 1e-6  # smallest level of a quantile of other values than atoms
 _PARTS, _ROUNDS, _NEWTON = 4, 8, 2  # parts of an interval, number of subdivisions, Newton steps
@@ -72,13 +73,102 @@ class Exported:
     difference: float
 
 
-def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.GraphModule:
+def build_module(estimator: PredictiveEstimator, levels: Sequence[float], output: str | None = None) -> fx.GraphModule:
     """Build the module; see :meth:`~fathomless.estimators.tasks.Supervised.to_module`."""
     probabilities = tuple(float(level) for level in levels)
     if not all(0.0 < p < 1.0 for p in probabilities):
         raise DataError(f"levels={list(levels)} was given; probabilities between 0 and 1 are allowed")
-    model, likelihood, recalibration = estimator.model_, estimator.likelihood_, estimator.recalibration_
-    hurdle = estimator.hurdle_
+    if output is not None:
+        of_task = ("mean", "std") if isinstance(estimator.target_, TargetScale) else ("probabilities", "entropy")
+        checks.choice("output", output, of_task)
+    recalibration, hurdle = estimator.recalibration_, estimator.hurdle_
+    _refuse_rows_and_trees(estimator)
+    draw, likelihood, drawn = _fixed_draws(estimator)
+    log_weight = drawn.log_weight.double()
+    used = torch.nonzero(log_weight > -math.inf)[:, 0]
+    weights = log_weight[used].log_softmax(0)
+    with torch.no_grad():
+        table = _student_table(likelihood.components(drawn.f[used]))
+
+    def predict(x: Tensor) -> dict[str, Tensor] | Tensor:
+        encoded = _encode(estimator.schema_, x)
+        components = likelihood.components(draw(encoded).f[used])
+        units = estimator._task().units(estimator.target_)
+        if not isinstance(components, Component):
+            average = {"probabilities": _average_classes(components, weights)}
+            return average if output is None else _select_output(average, output, isinstance(components, Indicators))
+        laws = [(weights.exp()[:, None, None], components)]
+        if recalibration is not None:
+            laws = _recalibrate(laws[0], encoded.to(estimator.model_.dtype), recalibration)
+        shift, scale = (torch.as_tensor(units[name], dtype=torch.float64) for name in ("shift", "scale"))
+        laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
+        transform = units.get("transform")
+        if hurdle is None:
+            summary = _summarize(laws, probabilities, table, transform)
+        else:
+            mass = hurdle.log_mass(encoded.to(estimator.model_.dtype)).exp()[..., None]  # (A + 1, N, 1)
+            summary = _summarize_with_atoms(
+                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table, transform
+            )
+        if output is not None:
+            return _select_output(summary, output, False)
+        return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
+
+    return trace(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
+
+
+def _select_output(summary: Mapping[str, Tensor], output: str, labels: bool) -> Tensor:
+    """Return one output with two axes, (N, T) or (N, K); the entropy in nats, (N, 1), or of each of several labels."""
+    if output == "std":
+        return summary["variance"].sqrt()
+    if output == "entropy":
+        p = summary["probabilities"]
+        entropy: Tensor = torch.special.entr(p)
+        return entropy.add(torch.special.entr(1.0 - p)) if labels else entropy.sum(1, keepdim=True)
+    return summary[output]
+
+
+def build_networks(estimator: PredictiveEstimator) -> tuple[fx.GraphModule, Tensor, type[Component]]:
+    """Build a module of the law of a numeric target under each network, without the laws of the recalibration.
+
+    Parameters
+    ----------
+    estimator : PredictiveEstimator
+        Fitted regressor.
+
+    Returns
+    -------
+    module : fx.GraphModule
+        Maps float64 numbers (N, C) to the parameters of the law, (S, N, T) each, in units of the target, or of its
+        transform. It is differentiable.
+    weights : Tensor of float64, shape (S,)
+        Weight of each network; positive, with the sum 1.
+    law : type
+        Class of the law.
+
+    Raises
+    ------
+    DataError
+        As :func:`build_module`.
+    """
+    _refuse_rows_and_trees(estimator)
+    draw, likelihood, drawn = _fixed_draws(estimator)
+    log_weight = drawn.log_weight.double()
+    used = torch.nonzero(log_weight > -math.inf)[:, 0]
+    units = estimator._task().units(estimator.target_)
+    shift, scale = (torch.as_tensor(units[name], dtype=torch.float64) for name in ("shift", "scale"))
+
+    def parameters(x: Tensor) -> tuple[Tensor, ...]:
+        law = cast(Component, likelihood.components(draw(_encode(estimator.schema_, x)).f[used])).affine(shift, scale)
+        return law.loc, law.scale, *law.shape_parameters
+
+    module = trace(parameters, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
+    return module, log_weight[used].softmax(0), type(cast(Component, likelihood.components(drawn.f[used])))
+
+
+def _refuse_rows_and_trees(estimator: PredictiveEstimator) -> None:
+    """Raise DataError for parts of a fit that a module does not have."""
+    recalibration = estimator.recalibration_
     if recalibration is not None and recalibration.neighbors is not None:
         raise DataError(
             f"the estimator was fitted with neighbors=True and contains {len(recalibration.neighbors.x):,} training "
@@ -89,6 +179,11 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
             "the estimator was fitted with trees=True, and an exported module has no boosted trees; fit it with "
             "trees=False to export it"
         )
+
+
+def _fixed_draws(estimator: PredictiveEstimator) -> tuple[Callable[[Tensor], Draws], Likelihood, Draws]:
+    """Return a function that draws the networks of predictions, the likelihood, and the draws of example rows."""
+    model, likelihood = estimator.model_, estimator.likelihood_
     if model.device.type != "cpu":
         model, likelihood = copy.deepcopy(model).cpu(), copy.deepcopy(likelihood).cpu()
 
@@ -99,33 +194,7 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.
 
     with torch.no_grad():  # the weights of the draws do not depend on the rows
         drawn = draw(torch.randn(_ROWS, estimator.schema_.width, generator=torch.Generator().manual_seed(0)))
-        log_weight = drawn.log_weight.double()
-        table = _student_table(likelihood.components(drawn.f[log_weight > -math.inf]))
-
-    def predict(x: Tensor) -> dict[str, Tensor]:
-        encoded = _encode(estimator.schema_, x)
-        used = torch.nonzero(log_weight > -math.inf)[:, 0]
-        components = likelihood.components(draw(encoded).f[used])
-        units = estimator._task().units(estimator.target_)
-        weights = log_weight[used].log_softmax(0)
-        if not isinstance(components, Component):
-            return {"probabilities": _average_classes(components, weights)}
-        laws = [(weights.exp()[:, None, None], components)]
-        if recalibration is not None:
-            laws = _recalibrate(laws[0], encoded.to(model.dtype), recalibration)
-        shift, scale = (torch.as_tensor(units[name]).double() for name in ("shift", "scale"))
-        laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
-        transform = units.get("transform")
-        if hurdle is None:
-            summary = _summarize(laws, probabilities, table, transform)
-        else:
-            mass = hurdle.log_mass(encoded.to(model.dtype)).exp()[..., None]  # (A + 1, N, 1)
-            summary = _summarize_with_atoms(
-                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table, transform
-            )
-        return {name: value[:, 0] for name, value in summary.items()} if units["squeeze"] else summary
-
-    return trace(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
+    return draw, likelihood, drawn
 
 
 def describe(estimator: PredictiveEstimator, levels: Sequence[float]) -> dict[str, Any]:
@@ -337,10 +406,10 @@ def _in_units(laws: Sequence[Law], transform: LogTransform | None) -> Sequence[L
     """Return laws of the target with the same moments as those of its transform."""
     if transform is None:
         return laws
-    return [(weight, _match_moments(component, transform)) for weight, component in laws]
+    return [(weight, match_moments(component, transform)) for weight, component in laws]
 
 
-def _match_moments(component: Component, transform: LogTransform) -> Normal:
+def match_moments(component: Component, transform: LogTransform) -> Normal:
     """Return the Gaussians of :func:`~fathomless.posterior.transformed.match_moments`.
 
     ONNX has no distribution function of a Gaussian in double precision. Moments are therefore computed by quadrature in

@@ -31,6 +31,7 @@ from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator
 
 if TYPE_CHECKING:
+    from fathomless.estimators.botorch import NetworkModel
     from fathomless.estimators.exporting import Exported
 
 __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regressor", "Supervised"]
@@ -64,7 +65,7 @@ class Supervised(PredictiveEstimator, ABC):
         """
         return self._fit(partial(self._prepare_stream, source))
 
-    def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> nn.Module:
+    def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95), *, output: str | None = None) -> nn.Module:
         """Return the fitted estimator as a plain PyTorch module that does not depend on this library.
 
         The module contains the encoding of the table and fixed draws of the networks, those of the estimator's own
@@ -77,16 +78,43 @@ class Supervised(PredictiveEstimator, ABC):
         ----------
         levels : sequence of L floats
             Levels of the quantiles, between 0 and 1.
+        output : {"mean", "std", "probabilities", "entropy"}, optional
+            Single output of a module that returns one tensor with two axes, as gradient explainers need: the mean or
+            the standard deviation of T targets, (N, T); or the probabilities of K classes, (N, K), or their entropy in
+            nats, (N, 1). For multilabel targets, both have the shape (N, T). By default the module returns a dict.
 
         Raises
         ------
         DataError
-            If a level is out of range, or the steps of the network depend on the values of the rows.
+            If a level is out of range, the output does not exist for the task, or the steps of the network depend on
+            the values of the rows.
         """
         require_fitted(self)
         from fathomless.estimators import exporting
 
-        return exporting.build_module(self, levels)
+        return exporting.build_module(self, levels, output)
+
+    def to_botorch(self) -> "NetworkModel":
+        """Return a fitted regressor as a model of BoTorch, for Bayesian optimisation.
+
+        Its posterior is the weighted set of the networks of the estimator's own predictions, in units of the columns
+        and of the targets. See :mod:`fathomless.estimators.botorch`. Requires the extra ``botorch``.
+
+        Returns
+        -------
+        NetworkModel
+            A ``botorch.models.model.Model``, which does not change if the estimator is fitted again.
+
+        Raises
+        ------
+        DataError
+            If BoTorch is not installed, and for classifiers, columns that are not numbers, a target with frequent
+            values that are predicted apart, and fits with ``neighbors=True`` or ``trees=True``.
+        """
+        require_fitted(self)
+        from fathomless.estimators import botorch
+
+        return botorch.build_model(self)
 
     def ood_p_values(self, X: Any) -> Array:
         """Return the p-value of each row, (N,), for the hypothesis that it is from the distribution of training rows.

@@ -5,16 +5,19 @@
     python benchmarks/speed.py many          32 networks in one batch, per network, relative to the bare loop
     python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
     python benchmarks/speed.py sizes         300, 3,000 and 30,000 rows, and 10, 100 and 500 columns, with the defaults
+    python benchmarks/speed.py threads       3,000 rows with the defaults on 1, 2, 4, ... threads: seconds of the clock
     python benchmarks/speed.py predict       a million rows in chunks: rows per second and peak memory
     python benchmarks/speed.py row           one row with a fitted default: milliseconds
     python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains, relative to a pass through stacked modules
     python benchmarks/speed.py candidates    40 networks of a weight manifold, one at a time relative to one batch
 
-Ratios are medians over interleaved repetitions, on one thread; times are CPU seconds of the process.
+Ratios are medians over interleaved repetitions, on one thread; times are CPU seconds of the process, except those of
+`threads`.
 """
 
 import argparse
 import itertools
+import os
 import platform
 import resource
 import statistics
@@ -209,6 +212,21 @@ def sizes() -> None:
             print(f"  {size}  {seconds:6.1f} s   {score:.3f}   {peak:6,.0f} MiB", flush=True)
 
 
+def threads() -> None:
+    """Print the time of a fit on several threads, up to one for each core."""
+    print("fits of 3,000 rows by 20 columns with the defaults, seconds of the clock")
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    X, y = table(3_000)
+    count = 1
+    while count <= (os.cpu_count() or 1):
+        torch.set_num_threads(count)
+        start = time.perf_counter()
+        UnboundedDepthClassifier(random_state=0).fit(X, y)
+        print(f"  {count} threads  {time.perf_counter() - start:6.1f} s", flush=True)
+        count *= 2
+    torch.set_num_threads(1)
+
+
 def row() -> None:
     """Print the latency of one row for fits with the defaults."""
     X, y = table(2_000)
@@ -324,6 +342,7 @@ def main() -> None:
         "fit": fit,
         "sizes": sizes,
         "predict": predict,
+        "threads": threads,
         "row": row,
         "leapfrog": leapfrog,
         "candidates": candidates,

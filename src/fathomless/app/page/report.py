@@ -32,6 +32,7 @@ from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.options import options_of
 from fathomless.estimators.scores import Score
+from fathomless.estimators.tasks import Supervised
 from fathomless.families.baselines.model import Dropout
 from fathomless.families.registry import family_of
 from fathomless.inference.mcmc.psis import MOST_UNRELIABLE, TRUSTED
@@ -600,6 +601,9 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
     if all(evaluation.name in _OWN for evaluation in page.evaluations):
         command = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
         steps.append(f"Evaluate the model on rows outside the training, preferably later ones: {command}.")
+    if isinstance(page.estimator, Supervised) and page.estimator.predictor_.training is not None:
+        command = "`fathomless predict RUN new.csv --ood`" if page.command else "`ood_p_values`"
+        steps.append(f"Test whether new rows are like the training rows, since others are extrapolations: {command}.")
     if first is not None and first.task == "regression":
         steps += _residual_hints(first, given, option)
     if given.get("weights") == "map":

@@ -36,9 +36,9 @@ def fit_one(X: Any, groups: Array | None = None, weight: Array | None = None, **
 def by_definition(fitted: Any, features: Array) -> Array:
     """Compute the p-values from the centres, with loops over halves and rows."""
     known = {name: value.numpy() for name, value in fitted.predictor_.training.state_dict().items()}
-    u = (features - known["mean"]) @ known["transform"]
-    total = np.ones(len(u))
+    total = np.ones(len(features))
     for half in (0, 1):
+        u = (features - known["mean"][half]) @ known["transform"][half]
         centres = known["centres"][known["half_of_centre"] == half]
         own = known["half_of_distance"] == half
         for i, row in enumerate(u):
@@ -55,7 +55,7 @@ def test_they_are_those_of_the_definition(weighted: bool) -> None:
     new = np.concatenate([correlated(40, 2), X[:10], 30.0 * X[:5]])
     features = fitted.predictor_.encode(new).astype(np.float32)
     np.testing.assert_allclose(fitted.ood_p_values(new), by_definition(fitted, features), rtol=1e-9)
-    assert fitted.predictor_.training.weight.mean().item() == pytest.approx(1.0 if weight is None else weight.mean())
+    assert fitted.predictor_.training.weight.mean().item() == pytest.approx(1.0)
 
 
 def test_rows_of_the_same_distribution_have_small_ones_as_often_as_they_say() -> None:
@@ -120,10 +120,32 @@ def test_large_and_wide_tables() -> None:
     large = fit_one(np.random.default_rng(0).normal(size=(6_000, 2)), validation_fraction=0.0)
     assert len(large.predictor_.training.distance) == 5_000
     wide = fit_one(np.random.default_rng(0).normal(size=(60, 520)))
-    assert wide.predictor_.training.transform.shape == (520, 1)
+    assert wide.predictor_.training.transform.shape == (2, 520, 1)
     new = np.random.default_rng(1).normal(size=(20, 520))
-    assert wide.ood_p_values(new).min() > 0.01
     assert wide.ood_p_values(3.0 * new).max() < 0.05
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(60, 50), (200, 50), (300, 100), (100, 520)])
+def test_wide_tables_have_no_more_small_ones(rows: int, columns: int) -> None:
+    """The covariance of each half is that of its own rows alone, so that distances of the others are not too small."""
+    rng = np.random.default_rng(0)
+    shares = [
+        (fit_one(rng.normal(size=(rows, columns))).ood_p_values(rng.normal(size=(500, columns))) <= 0.05).mean()
+        for _ in range(4)
+    ]
+    assert np.mean(shares) <= 0.05 + 3.0 * np.std(shares, ddof=1) / 2.0
+    levels = pd.DataFrame({name: rng.choice(list("abcdefghijklmnopqrstuvwxyz"), 600) for name in ("one", "two")})
+    fitted = fit_one(levels[:300])
+    assert (fitted.ood_p_values(levels[300:]) <= 0.05).mean() < 0.1
+
+
+def test_weights_that_are_no_numbers_of_rows_are_scaled() -> None:
+    X = correlated(100, 0)
+    weight = np.random.default_rng(1).uniform(0.5, 1.5, len(X))
+    of_scale = [fit_one(X, weight=factor * weight, validation_fraction=0.0) for factor in (1.0, 2.0)]
+    p = [fitted.ood_p_values(correlated(50, 1)) for fitted in of_scale]
+    np.testing.assert_allclose(p[0], p[1], rtol=1e-5)
+    assert of_scale[1].ood_p_values([[99.0, 99.0, 0.0]])[0] == pytest.approx(1.0 / 101.0, rel=1e-5)
 
 
 def test_whitened_features_have_the_identity_as_covariance() -> None:

@@ -38,6 +38,11 @@ def test_modules_return_one_output_if_asked(grades: Any, numbers: Any) -> None:
     np.testing.assert_allclose(
         several.to_module(output="entropy")(rows).numpy(), several.predict_dist(X).entropy(), atol=1e-12
     )
+    far = (30.0 * rows).requires_grad_()
+    entropy = several.to_module(output="entropy")(far)
+    assert bool((entropy.isfinite() & (entropy >= 0.0)).all())
+    entropy.sum().backward()
+    assert bool(far.grad.isfinite().all())
     with pytest.raises(DataError, match="output='entropy' was given; allowed are 'mean' and 'std'"):
         numbers.to_module(output="entropy")
     with pytest.raises(DataError, match="allowed are 'probabilities' and 'entropy'"):

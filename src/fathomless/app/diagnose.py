@@ -16,7 +16,7 @@ from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.conditional import OWN, ConditionalCoverage
-from fathomless.estimators.evaluation import OOD_LEVEL, Evaluation
+from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.estimators.importance import Importance
 from fathomless.estimators.preparation import FEW_ROWS
@@ -25,6 +25,7 @@ from fathomless.families.registry import family_of
 from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.noise import InputNoise, LearnedNoise
+from fathomless.posterior.out_of_distribution import OOD_LEVEL
 
 __all__ = ["TRAINING_FILE", "diagnose"]
 

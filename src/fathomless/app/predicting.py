@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fathomless.app import manifests
 from fathomless.app.commands import columns
 from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import TargetScale
 from fathomless.estimators.predictor import Predictor
+from fathomless.posterior.out_of_distribution import OOD_LEVEL
 from fathomless.system.errors import DataError
 from fathomless.tables import files as tables
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "check_intervals", "load_run", "predict_table"]
 
-_OOD, _SMALL = "ood_p", 0.01  # column of the p-values of rows, and small ones
+_OOD = "ood_p"  # column of the p-values of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def load_run(folder: str | PathLike[str], unseen: str | None, missing: str | Non
     folder : path
         Folder of the run.
     unseen, missing : str, optional
-        Options of the command, see :func:`~fathomless.app.commands.columns.treat_new_values`.
+        Options ``--unseen`` and ``--missing`` of the command; None for those of the fit.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def check_intervals(run: Run, given: Mapping[str, Any]) -> None:
     for name in (name for name, value in given.items() if value):
         if not isinstance(run.predictor, Predictor):
             raise DataError(f"{name} was given, and a density has no target; omit it")
-        if isinstance(run.predictor.target, ClassLabels):
+        if not isinstance(run.predictor.target, TargetScale):
             raise DataError(f"{name} was given, which is for numeric targets; the target is a class")
 
 
@@ -153,7 +154,7 @@ def predict_table(
         if ood:
             p = _ood_p_values(run, X, predictions)
             predictions[_OOD] = p
-            done, small = done + len(p), small + int((p <= _SMALL).sum())
+            done, small = done + len(p), small + int((p <= OOD_LEVEL).sum())
         if names in predictions:
             raise DataError(f"the key column {names!r} has the name of a column of predictions; rename it")
         yield columns.make_table({**named, **predictions})
@@ -162,7 +163,9 @@ def predict_table(
     if text := gaps.describe():
         notes.append(text)
     if ood:
-        notes.append(f"{small:,} of {done:,} rows have a p-value up to {_SMALL} ({_OOD}); 1 % is expected by chance")
+        notes.append(
+            f"{small:,} of {done:,} rows have a p-value up to {OOD_LEVEL} ({_OOD}); at most about 5 % are expected"
+        )
 
 
 def _ood_p_values(run: Run, X: Any, others: Mapping[str, Any]) -> Any:

@@ -45,17 +45,17 @@ from fathomless.posterior import metrics
 from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.distributions import NumberPredictive, Predictive
 from fathomless.posterior.hurdle import HurdlePredictive
+from fathomless.posterior.out_of_distribution import OOD_LEVEL
 from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 
-__all__ = ["OOD_LEVEL", "Evaluation", "evaluate"]
+__all__ = ["Evaluation", "evaluate"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-OOD_LEVEL = 0.05  #: p-value up to which rows count as unlike the training rows
 _CHUNK = 16384  # rows predicted at once
 # types of the entries that only some evaluations have
 _WRITTEN_IF_SET = {"on_lattice": bool, "atoms": list, "censored": int, "gain": list, "ood_share": float}

@@ -43,6 +43,7 @@ from fathomless.system.version import __version__
 
 __all__ = ["Exported", "build_module", "build_networks", "describe", "export", "match_moments"]
 
+_LEAST_P = 1e-300  # probability below which an entropy has the gradient 0
 _FAR = 1e-6  # smallest level of a quantile of other values than atoms
 _PARTS, _ROUNDS, _NEWTON = 4, 8, 2  # parts of an interval, number of subdivisions, Newton steps
 _PIECES = 1024  # intervals of the table of Student's t, for an accuracy of 1e-10
@@ -123,9 +124,15 @@ def _select_output(summary: Mapping[str, Tensor], output: str, labels: bool) -> 
         return summary["variance"].sqrt()
     if output == "entropy":
         p = summary["probabilities"]
-        entropy: Tensor = torch.special.entr(p)
-        return entropy.add(torch.special.entr(1.0 - p)) if labels else entropy.sum(1, keepdim=True)
+        entropy = _entropy_term(p)
+        return entropy + _entropy_term(1.0 - p) if labels else entropy.sum(1, keepdim=True)
     return summary[output]
+
+
+def _entropy_term(p: Tensor) -> Tensor:
+    """Return -p log p, with finite gradients at p = 0."""
+    term: Tensor = torch.special.entr(p.clamp_min(_LEAST_P))
+    return term
 
 
 def build_networks(estimator: PredictiveEstimator) -> tuple[fx.GraphModule, Tensor, type[Component]]:
@@ -368,7 +375,7 @@ def _average_classes(components: Classes | Indicators, log_weight: Tensor) -> Te
     """Return the class probabilities of a mixture with log weights (S,)."""
     if isinstance(components, Classes):
         return torch.logsumexp(log_weight[:, None, None] + components.log_probs, 0).exp()
-    return (log_weight.exp()[:, None, None] * components.logit.sigmoid()).sum(0)
+    return (log_weight.exp()[:, None, None] * components.logit.sigmoid()).sum(0).clamp_max(1.0)  # may be rounded up
 
 
 def _recalibrate(networks: Law, x: Tensor, recalibration: Recalibration) -> list[Law]:

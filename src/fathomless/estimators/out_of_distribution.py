@@ -12,7 +12,12 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.estimators.encoding import Task
 from fathomless.estimators.preparation import Prepared
-from fathomless.posterior.out_of_distribution import TrainingDistribution, nearest_distance, whiten
+from fathomless.posterior.out_of_distribution import (
+    TrainingDistribution,
+    nearest_distance,
+    transform_features,
+    whiten,
+)
 from fathomless.system.rng import fold_in
 
 __all__ = ["FEWEST_ROWS", "fit_training_distribution"]
@@ -53,20 +58,24 @@ def fit_training_distribution(table: Prepared, task: Task) -> TrainingDistributi
     x = rows.x[index][:, features].double().cpu().numpy()
     mass = rows.weight if table.mass is None or table.folds is None else table.mass
     weight = np.ones(len(x)) if mass is None else mass.double().cpu().numpy()[chosen]
+    if mass is rows.weight and (weight != np.rint(weight)).any():  # whole numbers are numbers of equal rows
+        weight = weight * (len(weight) / weight.sum())
     half = _divide(table, chosen, generator)
     if not 0 < half.sum() < len(half):
         return None
-    mean, transform = whiten(x, weight, _MOST_WHITENED)
-    z = torch.from_numpy(x) - mean
-    u = z @ transform if transform.shape[1] == len(mean) else z * transform[:, 0]
-    centres = [_cluster(u.numpy()[half == h], fold_in(table.seed, "centres", h)) for h in range(2)]
+    features_of, means, transforms, centres = torch.from_numpy(x), [], [], []
     other = torch.from_numpy(1 - half)
-    distance = torch.empty(len(u), dtype=torch.float64, device="cpu")
+    distance = torch.empty(len(x), dtype=torch.float64, device="cpu")
     for h in range(2):
+        mean, transform = whiten(x[half == h], weight[half == h], _MOST_WHITENED)
+        u = transform_features(features_of, mean, transform)
+        means.append(mean)
+        transforms.append(transform)
+        centres.append(_cluster(u.numpy()[half == h], fold_in(table.seed, "centres", h)))
         distance[other == h] = nearest_distance(u[other == h], centres[h])
     return TrainingDistribution(
-        mean=mean,
-        transform=transform,
+        mean=torch.stack(means),
+        transform=torch.stack(transforms),
         centres=torch.cat(centres),
         half_of_centre=torch.arange(2, device="cpu").repeat_interleave(
             torch.tensor([len(of_half) for of_half in centres], device="cpu")

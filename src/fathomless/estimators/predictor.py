@@ -268,8 +268,8 @@ class Predictor:
         if self.training is None:
             raise DataError(
                 "there is no distribution of the training rows: the estimator was saved by an earlier version, or "
-                "fitted to fewer than 50 rows, to a stream, or to inputs that are no table. Fit it again to a table "
-                "in memory with 50 rows or more; for a density, use score_samples"
+                "fitted to fewer than 50 rows (of the last part, by partial_fit), to a stream, or to inputs that are "
+                "no table. Fit it again to a table in memory with 50 rows or more; for a density, use score_samples"
             )
         features = list(self.schema.plain_features)
         starts = range(0, max(1, len(X)), PREDICTED_AT_ONCE)

@@ -1,16 +1,17 @@
 r"""Conformal p-values of the hypothesis that a row is from the distribution of the training rows.
 
-The features of a row x are centred and whitened, :math:`u = T (z - m)`. The training rows are divided into two halves
-h, and k-means gives up to 256 centres :math:`c_{hk}` of each half, means of about five rows. The distance of a row from
-a half is :math:`d_h(x) = \min_k |u - c_{hk}|`. Training row i of the other half has the distance :math:`d_{h(i)}(x_i)`.
-The p-value of a new row is
+The training rows are divided into two halves h. The mean and covariance of each half give the whitened features
+:math:`u_h(x) = T_h (z - m_h)` of a row x, and k-means gives up to 256 centres :math:`c_{hk}` of each half, means of
+five rows or more on average. The distance of a row from a half is :math:`d_h(x) = \min_k |u_h(x) - c_{hk}|`. Training
+row i of the other half has the distance :math:`d_{h(i)}(x_i)`. The p-value of a new row is
 
 .. math:: p(x) = \frac{1 + \sum_i w_i\, 1\{d_{h(i)}(x_i) \ge d_{h(i)}(x)\}}{1 + \sum_i w_i}.
 
 With one half this is the conformal p-value of Bates, Candès, Lei, Romano and Sesia, *Testing for outliers with
 conformal p-values*, Annals of Statistics 51, 149 (2023), for which :math:`P(p \le \alpha) \le \alpha` if the new row
-and the training rows are exchangeable. For the average over both halves the bound is :math:`2 \alpha` (Vovk and Wang,
-Biometrika 107, 791, 2020). On tables the probability was below :math:`\alpha` (``benchmarks/outliers.py``).
+and the training rows are exchangeable: the half that the distance is measured from has no part in the calibration. For
+the average over both halves the bound is :math:`2 \alpha` (Vovk and Wang, Biometrika 107, 791, 2020). On tables the
+probability was below :math:`\alpha` (``benchmarks/outliers.py``).
 
 A p-value says nothing on the target, and all columns count alike, whether the networks use them or not.
 """
@@ -22,16 +23,25 @@ from torch import Tensor, nn
 
 from fathomless.system.errors import DataError
 
-__all__ = ["TrainingDistribution", "nearest_distance", "read_training_distribution", "whiten"]
+__all__ = [
+    "OOD_LEVEL",
+    "TrainingDistribution",
+    "nearest_distance",
+    "read_training_distribution",
+    "transform_features",
+    "whiten",
+]
 
 Floats = npt.NDArray[np.float64]
+
+OOD_LEVEL = 0.05  #: p-value up to which rows count as unlike the training rows
 
 _AT_ONCE = 2**22  # distances computed at once
 _LEAST = 1e-6  # smallest variance of a whitened direction, relative to the largest
 _ROUNDING = 1e-9  # relative, of distances that count as equal
 _NAMES = {
-    "mean": 1,
-    "transform": 2,
+    "mean": 2,
+    "transform": 3,
     "centres": 2,
     "half_of_centre": 1,
     "distance": 1,
@@ -45,10 +55,10 @@ class TrainingDistribution(nn.Module):
 
     Parameters
     ----------
-    mean : Tensor, shape (D,)
-        Weighted mean of the features.
-    transform : Tensor, shape (D, D) or (D, 1)
-        Matrix that whitens the features, or a scale of each feature.
+    mean : Tensor, shape (2, D)
+        Weighted mean of the features in each half.
+    transform : Tensor, shape (2, D, D) or (2, D, 1)
+        Matrix that whitens the features of each half, or a scale of each feature.
     centres : Tensor, shape (K, D)
         Whitened centres of both halves.
     half_of_centre : Tensor of int64, shape (K,)
@@ -82,19 +92,24 @@ class TrainingDistribution(nn.Module):
         features : Tensor, shape (B, D)
             Features on the CPU, in the data type of the training rows: rows of the table then have ties with these.
         """
-        u = features.double() - self.mean
-        u = u @ self.transform if self.transform.shape[1] == len(self.mean) else u * self.transform[:, 0]
-        at_least = torch.ones(len(u), dtype=torch.float64, device="cpu")
+        at_least = torch.ones(len(features), dtype=torch.float64, device="cpu")
         for half in range(2):
             own = self.half_of_distance == half
             distance, order = self.distance[own].sort()
             from_here = self.weight[own][order].flip(0).cumsum(0).flip(0)  # weight of this distance and of larger ones
             from_here = torch.cat([from_here, from_here.new_zeros(1)])
+            u = transform_features(features.double(), self.mean[half], self.transform[half])
             new = nearest_distance(u, self.centres[self.half_of_centre == half])
             new = new - _ROUNDING * (1.0 + new)
             at_least += from_here[torch.searchsorted(distance, new)]
         p: Floats = (at_least / (1.0 + self.weight.sum())).clamp_max(1.0).numpy()  # a sum may be rounded up
         return p
+
+
+def transform_features(features: Tensor, mean: Tensor, transform: Tensor) -> Tensor:
+    """Return whitened features (B, D), given features (B, D) and the result of :func:`whiten`."""
+    centred = features - mean
+    return centred @ transform if len(transform) == transform.shape[1] else centred * transform[:, 0]
 
 
 def nearest_distance(u: Tensor, centres: Tensor) -> Tensor:
@@ -151,8 +166,8 @@ def read_training_distribution(tensors: dict[str, Tensor], width: int) -> Traini
         raise DataError("its distribution of the training rows has other tensors than this version writes")
     rows, centres = shapes["distance"], shapes["centres"]
     consistent = (
-        shapes["mean"] == (width,)
-        and shapes["transform"] in ((width, width), (width, 1))
+        shapes["mean"] == (2, width)
+        and shapes["transform"] in ((2, width, width), (2, width, 1))
         and centres == (*shapes["half_of_centre"], width)
         and rows == shapes["half_of_distance"] == shapes["weight"]
     )
@@ -163,6 +178,7 @@ def read_training_distribution(tensors: dict[str, Tensor], width: int) -> Traini
         or not all(half.dtype == torch.int64 and sorted(set(half.tolist())) == [0, 1] for half in halves)
         or not all(tensor.dtype == torch.float64 and bool(tensor.isfinite().all()) for tensor in numbers)
         or bool((tensors["weight"] <= 0.0).any())
+        or not bool(tensors["weight"].sum().isfinite())
         or bool((tensors["distance"] < 0.0).any())
     ):
         raise DataError("its distribution of the training rows was altered")

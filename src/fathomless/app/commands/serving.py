@@ -23,7 +23,7 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ _WAITING = 32  # maximum number of requests that predict or wait, whose bodies a
 _UNUSED = 100  # maximum number of columns of a request that the run does not use
 _LEVELS = 100  # maximum number of levels of prediction intervals
 _SWITCH = 0.0005  # seconds after which the thread that predicts lets the event loop continue
+_RECEIPT = 30  # seconds in which a body must arrive
 _GRACE = 60  # seconds that a request in progress can take after the signal
 
 
@@ -143,7 +144,11 @@ def application(run: "Run", pool: ThreadPoolExecutor, max_rows: int, lifespan: A
             raise _RefusedError(503, f"{active} requests are being answered, the maximum; repeat this one later")
         active += 1
         try:
-            body = await _read_body(request)
+            try:
+                async with asyncio.timeout(_RECEIPT):
+                    body = await _read_body(request)
+            except TimeoutError as error:
+                raise _RefusedError(408, f"the body did not arrive within {_RECEIPT} seconds; send it again") from error
             return respond(await asyncio.get_running_loop().run_in_executor(pool, answer, run, body, max_rows))
         finally:
             active -= 1
@@ -305,12 +310,17 @@ def _read_rows(request: Mapping[str, Any], max_rows: int, known: Sequence[str]) 
                 f'the lists of "columns" have between {min(lengths)} and {max(lengths)} values; one length is needed'
             )
         _check_count(max(lengths, default=0), max_rows)
+        _check_unused(columns, known)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     _check_count(len(rows), max_rows)
-    if len(names := {name for row in rows for name in row}) > len(known) + _UNUSED:
-        unused = sorted(names.difference(known))
-        raise DataError(f"{len(unused):,} columns are not used, such as {unused[0]!r}; up to {_UNUSED} are allowed")
+    _check_unused({name for row in rows for name in row}, known)
     return rows
+
+
+def _check_unused(names: Collection[str], known: Sequence[str]) -> None:
+    if len(names) > len(known) + _UNUSED:
+        unused = sorted(set(names).difference(known))
+        raise DataError(f"{len(unused):,} columns are not used, such as {unused[0]!r}; up to {_UNUSED} are allowed")
 
 
 def _check_count(count: int, max_rows: int) -> None:

@@ -1,5 +1,6 @@
 """Predictions over HTTP: the numbers of the command ``predict``, limits, refusals and signals."""
 
+import asyncio
 import datetime
 import http.client
 import json
@@ -24,6 +25,7 @@ from commands import Call
 from fathomless.app import predicting
 from fathomless.app.commands import serving
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
+from fathomless.system.errors import DataError
 from housing import fit, fitted, houses, refused, write
 
 pytest.importorskip("uvicorn")  # of the extra serve, as starlette
@@ -128,6 +130,17 @@ def test_a_server_gives_the_numbers_of_predict_and_answers_what_it_has_read_befo
         assert process.wait(30) == 1  # of sys.exit with a text
         assert process.stderr is not None
         assert process.stderr.read() == "0 []\n"
+
+
+def test_a_body_that_does_not_arrive_is_refused(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        async def stream(self) -> Any:
+            yield b"{"
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(serving, "_RECEIPT", 0.01)
+    with pytest.raises(DataError, match=r"the body did not arrive within 0\.01 seconds; send it again"):
+        asyncio.run(serving._read_body(Slow()))  # type: ignore[arg-type]
 
 
 def test_ctrl_c_ends_a_server_that_has_no_requests(call: Call) -> None:

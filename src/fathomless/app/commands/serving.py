@@ -144,11 +144,7 @@ def application(run: "Run", pool: ThreadPoolExecutor, max_rows: int, lifespan: A
             raise _RefusedError(503, f"{active} requests are being answered, the maximum; repeat this one later")
         active += 1
         try:
-            try:
-                async with asyncio.timeout(_RECEIPT):
-                    body = await _read_body(request)
-            except TimeoutError as error:
-                raise _RefusedError(408, f"the body did not arrive within {_RECEIPT} seconds; send it again") from error
+            body = await _read_body(request)
             return respond(await asyncio.get_running_loop().run_in_executor(pool, answer, run, body, max_rows))
         finally:
             active -= 1
@@ -191,12 +187,16 @@ async def _read_body(request: "Request") -> bytes:
     everything.
     """
     body, size = bytearray(), 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size <= _BODY:
-            body += piece
-        if size > _DISCARDED:
-            break
+    try:
+        async with asyncio.timeout(_RECEIPT):
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= _BODY:
+                    body += piece
+                if size > _DISCARDED:
+                    break
+    except TimeoutError as error:
+        raise _RefusedError(408, f"the body did not arrive within {_RECEIPT} seconds; send it again") from error
     if size > _BODY:
         raise _RefusedError(
             413, f"the body has more than {_BODY:,} bytes, the maximum; divide the rows among several requests"

@@ -8,6 +8,7 @@ function                                  depth                                 
 :func:`mean_field_network`                one, fixed                             an independent Gaussian for each
 :func:`matrix_normal_network`             one, fixed                             a matrix normal for each layer
 :func:`dropout_network`                   one, fixed                             point estimates, random units
+:func:`bayesian_network`                  a given network                        any of these posteriors
 ========================================= ====================================== ==================================
 
 They differ only in the law over depth and in the layers. Training, saving, prediction and ensembles
@@ -15,6 +16,7 @@ They differ only in the law over depth and in the layers. Training, saving, pred
 initial weights.
 """
 
+import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,6 +33,7 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "Dropout",
+    "bayesian_network",
     "depth_uncertainty_network",
     "dropout_network",
     "finite_network",
@@ -204,6 +207,44 @@ def dropout_network(architecture: Architecture, depth: int, rate: float = 0.1, *
         Probability of dropping a unit.
     """
     return finite_network(_WithDropout(architecture, rate, options.get("weight_prior")), depth, **options)
+
+
+def bayesian_network(network: nn.Module, weights: str = "meanfield", **options: Any) -> UnboundedDepth:
+    """Return a given network as a model whose weights have a posterior, to be trained by the ELBO.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Network with one input and one output, (N, ...) to (N, K) for K parameters of the likelihood. It is copied. Its
+        weights are the initial posterior means, and the means of frozen weights do not change.
+    weights : {"map", "meanfield", "matrix", "sparse"}
+        Posterior: point estimates, an independent Gaussian for each weight, or a matrix normal or spike-and-slab
+        posterior in linear maps and convolutions.
+    options
+        Options of :class:`~fathomless.families.depth.model.UnboundedDepth`: weight_prior, weight_scale (the initial
+        standard deviation), seed, dtype.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    >>> model = bayesian_network(network)
+    >>> model.draw(torch.zeros(5, 3), n=4, generator=torch.Generator().manual_seed(0)).f.shape
+    torch.Size([4, 5, 1])
+    """
+    return finite_network(_Given(network), 1, weights=weights, **options)
+
+
+@dataclass(frozen=True)
+class _Given(Architecture):
+    """Architecture with a single layer, a copy of a given network."""
+
+    network: nn.Module
+
+    def layer(self, depth: int) -> nn.Module:
+        return copy.deepcopy(self.network)
+
+    def head(self, depth: int) -> nn.Module:
+        return nn.Identity()
 
 
 @dataclass(frozen=True)

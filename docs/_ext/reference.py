@@ -1,6 +1,7 @@
 """Pages of the reference, one for each public module, written during the build of the site."""
 
 import ast
+import importlib
 import inspect
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from sphinx.util.docutils import SphinxDirective
 import fathomless
 
 SOURCE = Path(fathomless.__file__).parent
+#: Modules that collect public names of other modules.
+COLLECTIONS = {"families.pytorch"}
 
 
 def modules() -> dict[str, Path]:
@@ -68,8 +71,17 @@ def _write(app: Sphinx) -> None:
             else "   :inherited-members: BaseEstimator\n   :no-show-inheritance:\n"
         )
         text = f"{module}\n{'=' * len(module)}\n\n.. automodule:: {module}\n{more}"
+        if module.removeprefix("fathomless.") in COLLECTIONS:
+            text += "   :no-members:\n\n" + "\n".join(_links(module)) + "\n"
         if not (folder / page).exists() or (folder / page).read_text(encoding="utf-8") != text:
             (folder / page).write_text(text, encoding="utf-8")
+
+
+def _links(module: str) -> list[str]:
+    """Return list items with links to the names in ``__all__``, where they are defined."""
+    collected = importlib.import_module(module)
+    names = [(own, getattr(collected, own)) for own in collected.__all__]
+    return [f"- :py:obj:`~{thing.__module__}.{own}`" for own, thing in names]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -91,7 +91,7 @@ def test_moments_are_those_of_a_fine_grid_and_of_exported_modules(scale, loc, si
     values = transform.invert_limited(torch.tensor(sign * loc + scale * z, device=CPU)).numpy()
     mean = weight @ values
     law = Normal(*(torch.tensor([[[v]]], dtype=torch.float64, device=CPU) for v in (sign * loc, scale)))
-    for matched in (match_moments(law, transform), exporting._match_moments(law, transform)):
+    for matched in (match_moments(law, transform), exporting.match_moments(law, transform)):
         assert matched.loc.item() == pytest.approx(mean, rel=1e-5)
         assert matched.scale.item() == pytest.approx(np.sqrt(weight @ (values - mean) ** 2), rel=1e-4)
 

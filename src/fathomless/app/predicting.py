@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from fathomless.estimators.tasks import Density
 
-__all__ = ["Run", "check_intervals", "load_run", "predict_table"]
+__all__ = ["LoadedRun", "check_intervals", "load_run", "predict_table"]
 
 _OOD = "ood_p"  # column of the p-values of rows
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class LoadedRun:
     """Fitted run that predicts tables.
 
     Attributes
@@ -55,7 +55,7 @@ class Run:
         return self.manifest.targets if self.manifest and isinstance(self.predictor, Predictor) else ()
 
 
-def load_run(folder: str | PathLike[str], unseen: str | None, missing: str | None) -> Run:
+def load_run(folder: str | PathLike[str], unseen: str | None, missing: str | None) -> LoadedRun:
     """Load a run without scikit-learn, whose import would double the time; only a density needs it.
 
     Parameters
@@ -74,13 +74,13 @@ def load_run(folder: str | PathLike[str], unseen: str | None, missing: str | Non
     predictor: Predictor | None = model if isinstance(model, Predictor) else None
     if predictor is not None:
         schema = columns.treat_new_values(predictor.schema, unseen, missing, density=False)
-        return Run(replace(predictor, schema=schema), schema, manifest)
+        return LoadedRun(replace(predictor, schema=schema), schema, manifest)
     density = cast("Density", model)
     density.schema_ = columns.treat_new_values(density.schema_, unseen, missing, density=True)
-    return Run(density, density.schema_, manifest)
+    return LoadedRun(density, density.schema_, manifest)
 
 
-def check_intervals(run: Run, given: Mapping[str, Any]) -> None:
+def check_intervals(run: LoadedRun, given: Mapping[str, Any]) -> None:
     """Check that options of prediction intervals, by name, suit the target; options that are empty were not given.
 
     Raises
@@ -96,7 +96,7 @@ def check_intervals(run: Run, given: Mapping[str, Any]) -> None:
 
 
 def predict_table(
-    run: Run,
+    run: LoadedRun,
     source: tables.Source | bytes,
     form: Mapping[str, Any],
     *,
@@ -111,7 +111,7 @@ def predict_table(
 
     Parameters
     ----------
-    run : Run
+    run : LoadedRun
         Fitted run.
     source : path, "-" or bytes
         Table, as in :func:`fathomless.tables.files.batches`.
@@ -168,7 +168,7 @@ def predict_table(
         )
 
 
-def _ood_p_values(run: Run, X: Any, others: Mapping[str, Any]) -> Any:
+def _ood_p_values(run: LoadedRun, X: Any, others: Mapping[str, Any]) -> Any:
     """Return the p-values of rows, (N,)."""
     if not isinstance(run.predictor, Predictor):
         raise DataError("p-values of rows were requested (ood), and a density has none: its own column is log_density")
@@ -179,7 +179,7 @@ def _ood_p_values(run: Run, X: Any, others: Mapping[str, Any]) -> Any:
     return run.predictor.ood_p_values(X)
 
 
-def _predict(run: Run, X: Any, levels: Sequence[float], guarantee: str | None, by: str | None) -> dict[str, Any]:
+def _predict(run: LoadedRun, X: Any, levels: Sequence[float], guarantee: str | None, by: str | None) -> dict[str, Any]:
     """Return the columns of predictions of rows, including those of conformal intervals if a guarantee is requested."""
     predictor = run.predictor
     if not isinstance(predictor, Predictor):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from fathomless.app.predicting import Run
+    from fathomless.app.predicting import LoadedRun
 
 __all__ = ["answer", "application", "describe", "serve"]
 
@@ -114,7 +114,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def application(run: "Run", pool: ThreadPoolExecutor, max_rows: int, lifespan: Any = None) -> "Starlette":
+def application(run: "LoadedRun", pool: ThreadPoolExecutor, max_rows: int, lifespan: Any = None) -> "Starlette":
     """Return the ASGI application of a run, which predicts in the thread of `pool`.
 
     `lifespan` is an asynchronous context manager around the life of the server.
@@ -204,7 +204,7 @@ async def _read_body(request: "Request") -> bytes:
     return bytes(body)
 
 
-def describe(run: "Run", max_rows: int) -> dict[str, Any]:
+def describe(run: "LoadedRun", max_rows: int) -> dict[str, Any]:
     """Return the answer to ``GET /schema``."""
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.predictor import Predictor
@@ -232,7 +232,7 @@ def describe(run: "Run", max_rows: int) -> dict[str, Any]:
     }
 
 
-def answer(run: "Run", body: bytes, max_rows: int) -> bytes:
+def answer(run: "LoadedRun", body: bytes, max_rows: int) -> bytes:
     """Return the answer to ``POST /predict`` as JSON.
 
     The rows are read as a file of JSON lines. The predictions equal those of ``fathomless predict`` for such a file,

@@ -41,6 +41,8 @@ class Family:
         True if the noise distribution of its regressions is an option; False if it is part of the posterior.
     progress : mapping of str to str
         Columns of the history shown in the progress bar, with their labels.
+    presets : mapping of str to mapping
+        Names of presets, with their options. Options that a task does not have are left out.
     fitted : None
         Not used since version 0.1.0; giving it raises an error that names the replacement.
     """
@@ -58,6 +60,7 @@ class Family:
     noise: bool = True
     progress: Mapping[str, str] = field(default_factory=dict)
     alias: str | None = None
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fitted: str | None = None
 
     def __post_init__(self) -> None:

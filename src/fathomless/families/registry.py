@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fathomless.estimators.options import ClassOptions, NoiseOptions, options_of
 from fathomless.families import baselines, continuous, depth, graph, manifold, sparse
 from fathomless.families.family import Family
+from fathomless.system import checks
 from fathomless.system.citations import SOFTWARE, Reference
 from fathomless.system.errors import DataError, FileError
 
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "options",
     "predictor",
+    "preset",
     "references",
 ]
 
@@ -117,6 +119,27 @@ def options(family: Family, task: str) -> "dict[str, Field[Any]]":
     elif family.noise:
         groups.append(NoiseOptions)
     return {option.name: option for group in groups for option in options_of(group)}
+
+
+def preset(family: Family, name: str, task: str) -> dict[str, Any]:
+    """Return the options of a preset of a family, without those that a task does not have.
+
+    Raises
+    ------
+    DataError
+        If the family has no such preset.
+
+    Examples
+    --------
+    >>> preset(families()["depth"], "best", "classification")
+    {'cv__n_repeats': 2, 'trees': True}
+    """
+    if not family.presets:
+        having = ", ".join(other.name for other in families().values() if other.presets)
+        raise DataError(f"preset={name!r} was given for {family.name}, which has no presets; only {having} has them")
+    checks.choice("preset", name, tuple(family.presets))
+    known = options(family, task)
+    return {option: value for option, value in family.presets[name].items() if option.partition("__")[0] in known}
 
 
 def family_of(estimator: "Estimator | str") -> Family:

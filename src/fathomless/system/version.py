@@ -2,4 +2,4 @@
 
 __all__ = ["__version__"]
 
-__version__ = "0.1.0"  #: by Semantic Versioning
+__version__ = "1.0.0rc1"  #: by Semantic Versioning

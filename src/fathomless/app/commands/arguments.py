@@ -510,6 +510,12 @@ def _fit_parser(names: Any, run: Command) -> None:
         for name, option in {**options(family, "classification"), **options(family, "regression")}.items():
             if option.metadata["kind"] != "object":
                 declared.setdefault(name, {})[structure] = option
+    first.add_argument(
+        "--preset",
+        choices=tuple(dict.fromkeys(name for family in families().values() for name in family.presets)),
+        help="options for first results (fast) or for the best predictions (best), with --structure depth; options "
+        "that are given replace those of the preset (default: none)",
+    )
     for name in _FIRST:
         add_option(first, flag_of(name), name, declared[name], texts[name])
     first.add_argument(

@@ -1,6 +1,6 @@
 """Unbounded depth: the number of layers is inferred. This folder imports no other family."""
 
-from fathomless.families.depth.options import DepthOptions
+from fathomless.families.depth.options import PRESETS, DepthOptions
 from fathomless.families.family import Family
 from fathomless.system.citations import ICML, Reference
 
@@ -28,4 +28,5 @@ FAMILY = Family(
     report="fathomless.families.depth.report:page",
     findings="fathomless.families.depth.report:findings",
     progress={"mean_depth": "depth"},
+    presets=PRESETS,
 )

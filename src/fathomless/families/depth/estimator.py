@@ -2,9 +2,9 @@
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.hamiltonian import Hamiltonian, StructureSamples
 from fathomless.families.depth.law_fit import make_law_fit
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, compute_relevance
+from fathomless.families.depth.options import PRESETS
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.out_of_fold.search import FIRST, Law
 from fathomless.posterior.capabilities import SelectsInputs
@@ -39,6 +40,7 @@ from fathomless.posterior.laws import (
 from fathomless.posterior.likelihoods import Gaussian, Likelihood, LocationScale, StudentT, without_cells
 from fathomless.posterior.noise import LearnedNoise
 from fathomless.posterior.structure import ListedPosterior, with_errors
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building
 
@@ -119,6 +121,34 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
 
     # a transformer has a token for each feature, and drawn weights were not measured
     _bins = BinsDefault(classes=500, numbers=2000, options={"weights": ("map",), "architecture": ("mlp", "residual")})
+
+    @classmethod
+    def preset(cls, name: str, **options: Any) -> Self:
+        """Return an estimator with the options of a preset.
+
+        Parameters
+        ----------
+        name : {"fast", "best"}
+            "fast": five networks and no selection of columns, for first results. "best": twenty networks with boosted
+            trees, and with the nearest training rows for numbers, for the best predictions. Such a fit has no gradients
+            and cannot be exported, and its saved file can contain the training rows.
+        **options
+            Further options, which replace those of the preset.
+
+        Raises
+        ------
+        DataError
+            If there is no such preset.
+
+        Examples
+        --------
+        >>> UnboundedDepthRegressor.preset("fast", random_state=0)
+        UnboundedDepthRegressor(cv=5, random_state=0, weight_prior=1.0)
+        """
+        checks.choice("preset", name, tuple(PRESETS))
+        known = {option.name for option in fields(cls)} - set(options)
+        chosen = {key: value for key, value in PRESETS[name].items() if key.partition("__")[0] in known}
+        return cast(Self, cls(**options).set_params(**chosen))
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:
         """Return the root mean square of the first-layer weights of each encoded column, of sampled weights.

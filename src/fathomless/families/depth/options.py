@@ -1,8 +1,8 @@
 """Options of networks of unbounded depth and of other networks of layers and heads. This module does not need torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fathomless.estimators.declaring import option
 from fathomless.estimators.options import CrossFitOptions, DrawnWeightsOptions, TableOptions, VariationalOptions
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from fathomless.nn.layers import WeightPrior
     from fathomless.posterior.laws import DepthLaw, DepthPrior
 
-__all__ = ["DepthOptions", "NetworkOptions"]
+__all__ = ["PRESETS", "DepthOptions", "NetworkOptions"]
+
+#: Presets: options that differ from the defaults. "fast" is for first results, "best" for the best predictions.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fast": {"cv": 5, "weight_prior": 1.0},
+    "best": {"cv__n_repeats": 2, "trees": True, "neighbors": True},
+}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -20,7 +20,7 @@ from fathomless.inference.variational.training import Training, schedule
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
-from fathomless.system.errors import DataError, DivergenceError, FileError
+from fathomless.system.errors import DataError, DataWarning, DivergenceError, FileError
 from fathomless.system.progress import Progress, Terminal
 from trainings import Syncs, state_of
 
@@ -436,3 +436,18 @@ def test_no_epoch_of_the_warm_up_is_kept() -> None:
         training = Training(epochs=20, batch_size=64, learning_rate=0.05, warm_up=warm_up)
         fit(model(seed=1), Categorical(2), noise, rows(64), training=training, callbacks=[keep])
     assert kept[19] >= 12 > kept[39] > 0
+
+
+@pytest.mark.parametrize("size", [1e6, 1e-4])
+def test_targets_far_from_size_1_are_reported(size: float) -> None:
+    x = torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
+    net = MLP(1, 1, 4)
+    with pytest.warns(DataWarning, match=r"root mean square of the targets is .*Train on \(y - y.mean"):
+        fit(UnboundedDepth(net.layer, net.head), Gaussian(), Rows(x, size * x), training=Training(epochs=1))
+
+
+@pytest.mark.parametrize(("size", "noise"), [(30.0, "learned"), (0.03, "learned"), (1e6, 1e5), (0.0, "learned")])
+def test_targets_of_usual_size_and_known_noise_are_not_reported(size: float, noise: Any) -> None:
+    x = torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
+    net = MLP(1, 1, 4)
+    fit(UnboundedDepth(net.layer, net.head), Gaussian(noise=noise), Rows(x, size * x), training=Training(epochs=1))

@@ -43,7 +43,7 @@ from fathomless.posterior.capabilities import (
 )
 from fathomless.posterior.likelihoods import Likelihood, LocationScale, is_censored
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.noise import InputNoise
+from fathomless.posterior.noise import InputNoise, LearnedNoise
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError
@@ -56,6 +56,7 @@ __all__ = ["assign_parts", "calibrate", "can_calibrate", "fit", "score"]
 
 _CHUNK = 8192  # rows scored at once
 _KEPT = 1024  # steps whose bounds are kept on the device before they are summed
+_SMALL, _LARGE = 0.01, 100.0  # range of the size of targets without a warning
 
 
 Callback = Callable[[Run], None]
@@ -123,13 +124,16 @@ def fit(
     Warns
     -----
     DataWarning
-        If the batches do not follow from the seed, so that a resumed training is not bit-identical.
+        If the batches do not follow from the seed, so that a resumed training is not bit-identical; and if the noise is
+        fitted and the targets are far from size 1, for which the priors of noise and weights are meant.
     """
     batches = _as_batches(train, model.device)
     held_out = _gather_held_out(valid, model.device, seed)
     data = (batches, held_out) if held_out is not None else (batches,)
     for rows in data:
         check(model, likelihood, rows, finite=not isinstance(rows, StackedRows))
+    if isinstance(batches, Rows | Batches):
+        _warn_of_scale(likelihood, batches.first.y)
     divided = isinstance(batches, StackedRows) and batches.whole is not None
     run = Run(model, likelihood, training or Training(), seed, search, divided=divided)
     _check_options(run, batches, held_out)
@@ -181,6 +185,22 @@ def _as_batches(train: Data | Iterable[Any], device: torch.device) -> Data:
             stacklevel=3,
         )
     return batches
+
+
+def _warn_of_scale(likelihood: Likelihood, y: Tensor) -> None:
+    """Warn of targets whose size is far from 1, if the scale of the noise is fitted."""
+    if not isinstance(likelihood, LocationScale) or not isinstance(likelihood.noise, LearnedNoise | InputNoise):
+        return
+    known = y.double()[y.isfinite()]
+    size = float(known.square().mean().sqrt()) if len(known) else 1.0
+    if not _SMALL <= size <= _LARGE and size > 0.0:
+        warnings.warn(
+            f"the root mean square of the targets is {size:.3g}; the priors of noise and weights are meant for targets "
+            "of size 1. Train on (y - y.mean(0)) / y.std(0), and give predictive the mean as shift and the standard "
+            "deviation as scale",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def _gather_held_out(

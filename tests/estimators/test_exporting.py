@@ -218,6 +218,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         trace(lambda x: x * 2.0 if bool((x > 0.0).any()) else x, torch.ones(3, 2))
     with pytest.raises(DataError, match="draws random numbers for each row"):
         trace(lambda x: x + torch.randn(x.shape, generator=torch.Generator()), torch.ones(3, 2))
+    for integer in (len, lambda x: int(x.shape[0])):
+        with pytest.raises(DataError, match=r"for 3 rows only, .* use x.shape\[0\]"):
+            trace(lambda x, n=integer: torch.cat([x, torch.zeros(n(x), 1)], 1), torch.ones(3, 2))
 
 
 def test_a_program_keeps_rows_in_one_piece() -> None:

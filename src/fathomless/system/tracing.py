@@ -44,7 +44,8 @@ def trace(function: Callable[[Tensor], Any], rows: Tensor) -> fx.GraphModule:
     Raises
     ------
     DataError
-        If the operations depend on the values of the rows, or numbers are drawn for each row.
+        If the operations depend on the values of the rows, numbers are drawn for each row, or the function uses the
+        number of rows as a plain integer.
 
     Examples
     --------
@@ -68,7 +69,25 @@ def trace(function: Callable[[Tensor], Any], rows: Tensor) -> fx.GraphModule:
             "the operations of the network depend on the values of the rows, which cannot be exported "
             f"({str(error).partition(chr(10))[0]}); fit with a fixed number of steps"
         ) from error
-    return _fold_constants(written)
+    module = _fold_constants(written)
+    _check_any_number_of_rows(module, function, rows)
+    return module
+
+
+@torch.no_grad()
+def _check_any_number_of_rows(module: fx.GraphModule, function: Callable[[Tensor], Any], rows: Tensor) -> None:
+    """Raise DataError if the module does not have the shapes of the function for one more row."""
+    more = torch.cat([rows, rows[:1]])
+    wanted = [leaf.shape for leaf in tree_leaves(function(more))]
+    try:
+        same = [leaf.shape for leaf in tree_leaves(module(more))] == wanted
+    except RuntimeError:  # shapes that do not fit
+        same = False
+    if not same:
+        raise DataError(
+            f"the network was exported for {len(rows)} rows only, since it uses the number of rows as an integer, as "
+            "len(x) or int(x.shape[0]); use x.shape[0], or x.new_zeros(x.shape[0], ...) for new tensors"
+        )
 
 
 class _Known(TorchFunctionMode):

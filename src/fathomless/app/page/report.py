@@ -59,6 +59,7 @@ __all__ = ["Page", "render"]
 _LEVELS = 8  # levels of a category that are listed
 _LONG = 10  # number of rows above which a table is collapsed
 _OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations on rows given to fit
+_REPORT = "`fathomless.report(estimator, X, y, new=(X_new, y_new))`"
 _LONGEST = 200  # maximum length of the value of an option, in characters
 _OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
 _KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date"}
@@ -599,7 +600,7 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
     if page.findings:
         steps.append("Resolve the warnings first; each one names a remedy.")
     if all(evaluation.name in _OWN for evaluation in page.evaluations):
-        command = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
+        command = "`fathomless evaluate RUN new.csv`" if page.command else _REPORT
         steps.append(f"Evaluate the model on rows outside the training, preferably later ones: {command}.")
     if isinstance(page.estimator, Supervised) and page.estimator.predictor_.training is not None:
         command = "`fathomless predict RUN new.csv --ood`" if page.command else "`ood_p_values`"

@@ -28,6 +28,7 @@ __all__ = [
     "FitScores",
     "analyse_fit",
     "diagnose_fit",
+    "note_versions",
     "render_page",
     "score_fit",
     "score_rows",
@@ -170,6 +171,12 @@ def diagnose_fit(
     lead = analysis.peers.behind["linear"] if analysis and analysis.peers else None
     importance = analysis.importance if analysis else None
     return diagnose(estimator, others, training=training, rows=rows, linear=lead, importance=importance)
+
+
+def note_versions(estimator: Estimator) -> list[str]:
+    """Return notes on other versions of packages under which parts of a resumed fit were done."""
+    listed = (", ".join(f"{name} {then[name]}" for name in sorted(then)) for then in estimator.fit_diagnostics_.resumed)
+    return [f"a part of the fit was done under {versions}" for versions in listed]
 
 
 def render_page(

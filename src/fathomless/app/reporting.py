@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from fathomless.app.assessing import FitRows, analyse_fit, diagnose_fit, render_page, score_fit, score_rows, write_page
+from fathomless.app.assessing import (
+    FitRows,
+    analyse_fit,
+    diagnose_fit,
+    note_versions,
+    render_page,
+    score_fit,
+    score_rows,
+    write_page,
+)
 from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.data.cells import as_series, get_column_names
 from fathomless.data.censoring import read_bounds
@@ -155,7 +164,11 @@ def report(
             analysis = analyse(estimator, added.take, rows, rows[:0], first, new=True, seed=estimator.seed_)
     evaluations = [*unseen, *([] if training is None else [training])]
     findings = diagnose_fit(estimator, unseen, training, estimator._rows, analysis)
-    data: dict[str, Any] = {"target names": names, "columns": estimator.n_features_in_}
+    data: dict[str, Any] = {
+        "target names": names,
+        "columns": estimator.n_features_in_,
+        "notes": note_versions(estimator),
+    }
     data |= {} if estimator._rows is None else {"rows": estimator._rows}
     data |= {} if sample_weight is None else {"weight": str(_name_of(sample_weight) or "sample_weight")}
     page = render_page(estimator, evaluations, findings, analysis, data=data, versions=io.versions())

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.app.assessing import FitRows, analyse_fit, diagnose_fit, render_page, score_fit
+from fathomless.app.assessing import FitRows, analyse_fit, diagnose_fit, note_versions, render_page, score_fit
 from fathomless.app.diagnose import TRAINING_FILE
 from fathomless.app.manifests import (
     ASKED,
@@ -202,7 +202,7 @@ def finish(
     # The order of the writes matters: after an interruption here, the digest of the model in run.json shows whether the
     # model is the old or the new one, and unfinished.json remains until everything is in place.
     estimator.save(folder)
-    notes = (*manifest.notes, *map(_note_versions, estimator.fit_diagnostics_.resumed))
+    notes = (*manifest.notes, *note_versions(estimator))
     io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder), notes=notes).to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)
@@ -222,11 +222,6 @@ def finish(
     io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
     return scores.main, findings
-
-
-def _note_versions(versions: Mapping[str, str]) -> str:
-    """Return a note on the versions under which a part of a run was done."""
-    return f"a part of the fit was done under {', '.join(f'{name} {versions[name]}' for name in sorted(versions))}"
 
 
 def _diagnose(

@@ -100,6 +100,8 @@ def test_new_rows_come_first_with_the_scores_of_evaluate(fitted: Any) -> None:
     assert found.analysis is not None
     assert found.analysis.rows == "out-of-fold rows"
     assert "New rows: RMSE" in lede(found.html)
+    assert "linear model:" in lede(own.html)
+    assert "linear model:" not in lede(found.html)  # its scores are those of other rows
     assert any("new rows" in finding.title for finding in found.findings)  # their targets are shifted
     assert not any("new rows" in finding.title for finding in own.findings)
 

@@ -80,7 +80,7 @@ class Report:
         page = self.html.replace("<head>", '<head>\n<base href="about:srcdoc">', 1)
         return (
             f'<iframe title="Report" sandbox srcdoc="{html.escape(page)}" '
-            f'style="width: 100%; height: {_HEIGHT}; border: 1px solid #8888"></iframe>'
+            f'style="width: 100%; height: {_HEIGHT}; box-sizing: border-box; border: 1px solid #8888"></iframe>'
         )
 
 

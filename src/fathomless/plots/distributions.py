@@ -136,7 +136,7 @@ def predictive(
     observed = None if y is None else np.asarray(y)
     if observed is not None and (observed.ndim not in (1, 2) or len(observed) != count):
         raise DataError(f"y has shape {observed.shape} for {count} rows; give one value for each of these rows")
-    labels = [shorten(str(name)) for name in names] if names is not None else [f"row {row}" for row in chosen]
+    labels = [shorten(str(name), 24) for name in names] if names is not None else [f"row {row}" for row in chosen]
     observed = None if observed is None else observed[chosen]
     if isinstance(dist, ClassLaw):
         ax = _draw_classes(dist[chosen], dist.labels, observed, target, ax)
@@ -163,7 +163,7 @@ def _check_rows(rows: Sequence[int] | None, count: int) -> list[int]:
 
 def _start(rows: int, x: str, ax: Axes | None) -> Axes:
     """Return axes for rows one below the other."""
-    ax = start(ax, "Predictive distributions", x, "rows", height=max(3.0, 1.0 + 0.5 * rows))
+    ax = start(ax, "Predictive distributions", x, "rows", height=max(2.4, 1.2 + 0.45 * rows))
     ax.grid(visible=False)
     for row in range(rows):
         ax.axhline(-row, color=INK, linewidth=0.6, alpha=0.6)

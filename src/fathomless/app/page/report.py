@@ -202,8 +202,9 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     source = f"{columns} and {format_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. Not evaluated."]
-    peers = page.analysis.peers if page.analysis else None
-    rows, error = describe_rows(first), describe_error(first, peers.scores if peers else {})
+    analysis = page.analysis if page.analysis and page.analysis.rows == first.name else None  # of the same rows
+    peers = analysis.peers.scores if analysis and analysis.peers else {}
+    rows, error = describe_rows(first), describe_error(first, peers)
     if first.task == "density":
         return [f"Density of {source}.", f"{rows}: {error}."]
     log_p, constant_log_p = (number(scores["log_likelihood"].value) for scores in (first.scores, first.baseline))

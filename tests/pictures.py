@@ -4,6 +4,7 @@ import functools
 
 import matplotlib
 import numpy as np
+import torch
 from scipy import stats
 
 from fathomless import plots
@@ -11,6 +12,11 @@ from fathomless.families.continuous import plots as continuous_plots
 from fathomless.families.depth import plots as depth_plots
 from fathomless.families.manifold import plots as manifold_plots
 from fathomless.families.sparse import plots as sparse_plots
+from fathomless.posterior.classes import ClassPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.hurdle import HurdlePredictive
+from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.structure import LatentPosterior
 
 matplotlib.use("Agg")
@@ -49,6 +55,21 @@ def table(classes: int, rows: int = 3000) -> np.ndarray:
     true = rng.integers(0, classes, rows)
     predicted = np.where(rng.random(rows) < 0.8, true, rng.integers(0, classes, rows))
     return np.histogram2d(true, predicted, bins=np.arange(classes + 1) - 0.5)[0].astype(int)
+
+
+ONE = torch.zeros(1, dtype=torch.float64)  # log weight of a single network
+
+
+def normal(loc, scale) -> ContinuousPredictive:
+    """Return normal distributions of rows, (N,) or (N, T)."""
+    parameters = [torch.tensor(np.asarray(values), dtype=torch.float64) for values in (loc, scale)]
+    squeeze = parameters[0].ndim == 1
+    parameters = [values.reshape(1, len(values), -1) for values in parameters]
+    return ContinuousPredictive(ONE, ONE.long(), Normal(*parameters), squeeze=squeeze)
+
+
+def classes(probs, labels) -> ClassPredictive:
+    return ClassPredictive(ONE, ONE.long(), torch.tensor(probs, dtype=torch.float64).log()[None], np.array(labels))
 
 
 Y, NOISE = np.random.default_rng(0).normal(size=(2, 2000))
@@ -96,6 +117,7 @@ PLAIN = {
     "uncertainty_split": lambda ax: plots.uncertainty_split(*PARTS, ax=ax),
     "predicted_against_observed": lambda ax: plots.predicted_against_observed(Y, MEAN, ax=ax),
     "residuals": lambda ax: plots.residuals(Y, MEAN, ax=ax),
+    "predictive": lambda ax: plots.predictive(normal([0, 1, 4], [1.0, 0.5, 2.0]), y=[0.3, 2.5, 4.0], ax=ax),
     "importance": lambda ax: plots.importance(["rooms", "age", LONG], [0.9, 0.3, -0.01], [0.1, 0.1, 0.02], ax=ax),
     "dependence": lambda ax: plots.dependence(X.tolist(), BANDS[2:3].T, BANDS[:1].T, BANDS[4:].T, ax=ax),
     "roc": lambda ax: plots.roc(X / 6 + 0.5, np.sqrt(X / 6 + 0.5), ax=ax),
@@ -104,6 +126,23 @@ PLAIN = {
     "thresholds": lambda ax: plots.thresholds(X / 6 + 0.5, 0.5 + X / 6, 0.5 - X / 6, ax=ax),
 }
 HARD = {
+    "distributions of twelve rows with long names": lambda ax: plots.predictive(
+        normal(Y[:40], np.exp(Y[:40])), range(12), names=[f"{LONG} {i}" for i in range(12)], target=LONG, ax=ax
+    ),
+    "a distribution far from its observation": lambda ax: plots.predictive(normal([1e6], [1e-3]), y=[0], ax=ax),
+    "counts": lambda ax: plots.predictive(LatticePredictive.of(normal([3, 9, 2], [1, 2, 9]), 1.0), y=[3, 8, 0], ax=ax),
+    "counts of thousands": lambda ax: plots.predictive(LatticePredictive.of(normal([3000], [500]), 1.0), ax=ax),
+    "one possible count": lambda ax: plots.predictive(LatticePredictive.of(normal([3], [1e-3]), 1.0), y=[3], ax=ax),
+    "amounts with zeros": lambda ax: plots.predictive(
+        HurdlePredictive.of(normal([3, 5], [1, 2]), [0.0], np.log([0.6, 0.4])), y=[0, 4], ax=ax
+    ),
+    "probabilities of two classes": lambda ax: plots.predictive(
+        classes([[0.2, 0.8], [1 - 1e-9, 1e-9]], ["no", "yes"]), y=["yes", "no"], ax=ax
+    ),
+    "probabilities of 26 classes": lambda ax: plots.predictive(
+        classes(np.full((9, 26), 1 / 26), [f"class {i}" for i in range(26)]), range(9), target=LONG, ax=ax
+    ),
+    "probabilities of long names": lambda ax: plots.predictive(classes(np.full((3, 4), 0.25), SEGMENTS), ax=ax),
     "residuals of nine rows": lambda ax: plots.residuals(Y[:9], 1e6 * MEAN[:9], target=LONG, ax=ax),
     "forty columns that matter": lambda ax: plots.importance(
         [f"column {i}" for i in range(40)], np.arange(40)[::-1] / 40, np.full(40, 0.1), ax=ax

@@ -239,7 +239,7 @@ def life(
             os.chdir(home)
             time.perf_counter = time.monotonic = lambda: 0.0  # seconds of fits, which comparisons tell
             if not pages:
-                runs.page, runs.analyse = (lambda folder: "page\n"), (lambda *_, **__: Unanalysed())  # type: ignore
+                runs.page, runs.analyse_fit = (lambda folder: "page\n"), (lambda *_, **__: Unanalysed())  # type: ignore
             sys.addaudithook(Watch(os.getcwd(), handle, kill, within))
             for words in commands:
                 out, err = io.StringIO(), io.StringIO()

@@ -1,7 +1,7 @@
 """fathomless: Bayesian neural networks whose structure is a random variable.
 
 Public names are those of the families (:mod:`fathomless.families.registry`), values of their options
-(:mod:`fathomless.estimators.values`), :func:`load` and ``__version__``. They are
+(:mod:`fathomless.estimators.values`), :func:`load`, :func:`report` and ``__version__``. They are
 resolved on first use; importing the package runs nothing and does not import torch.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fathomless.system.version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers do not run what follows
+    from fathomless.app.reporting import report as report
     from fathomless.estimators.values import ELBO as ELBO
     from fathomless.estimators.values import HMC as HMC
     from fathomless.estimators.values import Adam as Adam
@@ -100,7 +101,8 @@ def _places() -> dict[str, str]:
     }
     own = {"fathomless.families.continuous.options": ("Euler", "Heun", "PathOptions", "RandomHorizon")}
     values |= {name: f"{module}:{name}" for module, names in own.items() for name in names}
-    return {**places, **values, "load": "fathomless.families.registry:load"}
+    functions = {"load": "fathomless.families.registry:load", "report": "fathomless.app.reporting:report"}
+    return {**places, **values, **functions}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ pytestmark = [
 SAID = r"fathomless {}: terminated; existing files are unchanged, unfinished ones were removed\n"
 MOMENTS = {  # command -> words, and where the signal comes
     "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.predictor.Predictor.encode"),
-    "evaluate": (["run", "new.csv"], "fathomless.app.runs.score_rows"),
+    "evaluate": (["run", "new.csv"], "fathomless.app.assessing.score_rows"),
     "explain": (["run", "new.csv"], "fathomless.estimators.importance.importance"),
     "report": (["run", "--out", "out.html"], "fathomless.app.page.report.render"),
     "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.build_module"),

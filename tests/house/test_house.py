@@ -237,7 +237,7 @@ def test_type_checkers_see_what_is_registered() -> None:
         alias.name
         for node in ast.walk(tree(ROOT / "__init__.py"))
         if isinstance(node, ast.ImportFrom)
-        and str(node.module).startswith(("fathomless.families.", "fathomless.estimators.values"))
+        and str(node.module).startswith(("fathomless.families.", "fathomless.estimators.values", "fathomless.app."))
         for alias in node.names
     }
     assert names - {"BUILT_IN"} == set(fathomless.__all__) - {"__version__"}

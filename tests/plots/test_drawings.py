@@ -13,8 +13,10 @@ from scipy import stats
 from fathomless import plots
 from fathomless.families.depth import plots as depth_plots
 from fathomless.plots import canvas
+from fathomless.posterior.hurdle import HurdlePredictive
+from fathomless.posterior.lattice import LatticePredictive
 from fathomless.system.errors import DataError
-from pictures import MEAN, PARTS, Y, drawn, fresh, history
+from pictures import MEAN, PARTS, Y, classes, drawn, fresh, history, normal
 
 pytestmark = pytest.mark.usefixtures("closed")
 
@@ -285,6 +287,93 @@ def test_rows_far_out_are_counted_not_shown():
     assert few.get_xlim()[0] < -80.0
 
 
+def curves(ax) -> list:
+    return [np.array(line.get_data()) for line in ax.lines if len(line.get_xdata()) > 100]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_predictive_densities_share_a_scale_and_show_their_intervals(several):
+    loc, scale, y = np.array([0.0, 3.0, 1.0]), np.array([1.0, 2.0, 0.5]), np.array([9.0, 2.0, -1.0])
+    dist, more = normal(loc, scale), {}
+    if several:
+        dist, more = normal(np.stack([loc + 7, loc], 1), np.stack([scale, scale], 1)), {"column": 1}
+        y = np.stack([y + 7, y], 1)
+    ax = plots.predictive(dist, [2, 1], y=y, level=0.8, names=["first", "second"], ax=fresh(), **more)
+    highest = stats.norm.pdf(0) / 0.5
+    for row, ((x, height), r) in enumerate(zip(curves(ax), [2, 1], strict=True)):
+        expected = 0.75 * stats.norm.pdf(x, loc[r], scale[r]) / highest
+        np.testing.assert_allclose(height + row, expected, rtol=1e-4, atol=1e-12)
+        assert x.min() <= ax.get_xlim()[0]
+        assert x.max() >= ax.get_xlim()[1]
+    filled = [c for c in ax.collections if c.get_alpha() == 0.4]
+    for collection, r in zip(filled, [2, 1], strict=True):
+        corners = collection.get_paths()[0].vertices[:, 0]
+        assert (corners.min(), corners.max()) == pytest.approx(stats.norm.interval(0.8, loc[r], scale[r]))
+    assert lines(ax)["observed"].tolist() == [[-1.0, 2.0], [0.0, -1.0]]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["first", "second"]
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["density", "80 % interval", "observed"]
+
+
+def test_predictive_probabilities_of_counts_are_bars_that_are_dark_inside_the_interval():
+    ax = plots.predictive(LatticePredictive.of(normal([3.2], [1.5]), 1.0), target="goals", ax=fresh())
+    law = stats.norm(3.2, 1.5)
+    tops = {round(p.get_x() + p.get_width() / 2): p for container in ax.containers for p in container}
+    mass = {k: law.cdf(k + 0.5) - law.cdf(k - 0.5) for k in tops}
+    assert {k: p.get_height() for k, p in tops.items()} == pytest.approx(
+        {k: 0.75 * p / max(mass.values()) for k, p in mass.items()}
+    )
+    assert sum(mass.values()) > 0.99
+    low, high = (round(law.ppf(q)) for q in (0.05, 0.95))
+    assert {k for k, p in tops.items() if p.get_alpha() > 0.5} == set(range(low, high + 1))
+    assert ax.get_xlabel() == "goals"
+    assert (ax.get_xticks() == np.round(ax.get_xticks())).all()
+
+
+def test_many_points_of_a_lattice_are_drawn_as_a_line():
+    ax, _ = drawn("counts of thousands")
+    assert not ax.containers
+    ((x, height),) = curves(ax)
+    assert (x == np.rint(x)).all()
+    np.testing.assert_allclose(height, 0.75 * np.exp(-0.5 * ((x - 3000) / 500) ** 2), atol=1e-5)
+
+
+def test_predictive_probabilities_of_single_values_are_lines_beside_the_density():
+    dist = HurdlePredictive.of(normal([3.0, 5.0], [1.0, 1.0]), [0.0, 8.0], np.log([[0.6, 0.3], [0.3, 0.5], [0.1, 0.2]]))
+    ax = plots.predictive(dist, ax=fresh())
+    (spikes,) = (c for c in ax.collections if c.get_label() == "probability of a value")
+    ends = {(x, base): top for (x, base), (_, top) in (np.array(s).tolist() for s in spikes.get_segments())}
+    assert ends == pytest.approx(
+        {(0, 0): 0.75 * 0.3, (0, -1): 0.75 * 0.5 - 1, (8, 0): 0.75 * 0.1, (8, -1): 0.75 * 0.2 - 1}
+    )
+    (x, height), _ = curves(ax)
+    np.testing.assert_allclose(height, 0.75 * stats.norm.pdf(x, 3) / stats.norm.pdf(0), rtol=1e-4)
+
+
+def test_predictive_probabilities_of_classes_are_bars_with_the_observed_class():
+    probs = [[0.1, 0.2, 0.7], [0.5, 0.3, 0.2]]
+    ax = plots.predictive(classes(probs, ["a", "b_$c$", "d"]), y=np.array(["b_$c$", "a"]), ax=fresh())
+    found = {}
+    for container in ax.containers:
+        for bar in container:
+            place = (round(-bar.get_y()), round(bar.get_x() + 0.4))
+            found[place] = bar.get_height(), to_hex(bar.get_facecolor())
+    assert {place: height for place, (height, _) in found.items()} == pytest.approx(
+        {place: 0.75 * p for place, p in np.ndenumerate(probs)}
+    )
+    assert {place for place, (_, colour) in found.items() if colour == canvas.RUST} == {(0, 1), (1, 0)}
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b_$c$", "d"]
+    assert [t.get_text() for t in ax.texts] == ["0.10", "0.20", "0.70", "0.50", "0.30", "0.20"]
+
+
+def test_of_many_classes_the_most_probable_and_the_observed_are_drawn():
+    probs = np.full((1, 30), 0.2 / 18)
+    probs[0, 9:21] = 0.8 / 12
+    ax = plots.predictive(classes(probs, np.arange(30)), y=[2], ax=fresh())
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["2", *map(str, range(9, 21))]
+    assert ax.get_xlabel() == "class of y (17 others are not shown)"
+
+
 def test_large_numbers_have_short_ticks():
     ax, _ = drawn("large numbers")
     assert any(label.get_text().endswith("M") for label in ax.get_yticklabels())
@@ -356,6 +445,18 @@ def test_what_is_given_stays_as_it_is():
         (lambda: plots.uncertainty_split([1.0], [1.0], [1.0, 2.0]), "different shapes"),
         (lambda: plots.predicted_against_observed([1.0], [1.0, 2.0]), "different shapes"),
         (lambda: plots.predicted_against_observed("high", "low"), "not a number"),
+        (lambda: plots.predictive([0.5, 0.5]), "dist is a list; allowed are distributions"),
+        (lambda: plots.predictive(normal([0], [1]), [1]), "rows has 1 to 1; the distribution has the rows 0 to 0"),
+        (lambda: plots.predictive(normal([0], [1]), [-1]), "rows has -1 to -1"),
+        (lambda: plots.predictive(normal([0], [1]), [0.0]), "1 to 12 numbers of rows"),
+        (lambda: plots.predictive(normal([0], [1]), [0] * 13), "1 to 12 numbers of rows"),
+        (lambda: plots.predictive(normal([0], [1]), names=["a", "b"]), "2 names were given for 1 rows"),
+        (lambda: plots.predictive(normal([0], [1]), level=1.0), "level=1.0"),
+        (lambda: plots.predictive(normal([0], [1]), y=[1.0, 2.0]), r"y has shape \(2,\) for 1 rows"),
+        (lambda: plots.predictive(normal([0], [1]), y=["high"]), "not a number"),
+        (lambda: plots.predictive(normal([0], [1]), column=1), "targets 0 to 0"),
+        (lambda: plots.predictive(normal([[0, 1]], [[1, 1]]), y=[[1, 2, 3]]), "y has 3 columns; .* 2 targets"),
+        (lambda: plots.predictive(classes([[1.0]], ["a"]), y=["b"]), "y has the value 'b'; allowed are the classes a"),
     ],
 )
 def test_bad_input_is_refused_before_a_figure_opens(call, message):

@@ -28,12 +28,13 @@ from dataclasses import replace
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.app.diagnose import TRAINING_FILE, diagnose
+from fathomless.app.assessing import FitRows, analyse_fit, diagnose_fit, note_versions, render_page, score_fit
+from fathomless.app.diagnose import TRAINING_FILE
 from fathomless.app.manifests import (
     ASKED,
     UNFINISHED,
@@ -43,12 +44,10 @@ from fathomless.app.manifests import (
     require_complete,
     state,
 )
-from fathomless.app.page.analysis import Analysis, analyse
-from fathomless.estimators.base import Estimator, PredictiveEstimator
-from fathomless.estimators.densities import evaluate_density
-from fathomless.estimators.evaluation import Evaluation, evaluate
+from fathomless.app.page.analysis import Analysis
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
-from fathomless.estimators.tasks import Density
 from fathomless.families import registry
 from fathomless.inference.runs.callbacks import write_history
 from fathomless.inference.runs.distributed import ranks
@@ -68,7 +67,6 @@ __all__ = [
     "log",
     "log_end",
     "page",
-    "score_rows",
 ]
 
 _CHECKPOINT = "checkpoint"
@@ -76,7 +74,6 @@ _EVALUATIONS, _REPORT, _RELEVANCE, _ANALYSIS = "evaluations", "report.html", "re
 #: Names of the evaluations on rows of the fitted table, and their folders.
 OWN = {"held-out rows": "held-out", "out-of-fold rows": "out-of-fold", "training rows": "training"}
 _HASHED = re.compile("-[0-9a-f]{16}$")
-_COMPARED = 10_000  # maximum number of training rows that are scored
 
 Path_ = str | PathLike[str]
 Ints = npt.NDArray[np.int64]
@@ -200,33 +197,12 @@ def finish(
         the findings.
     """
     folder = Path(folder)
-    held, fold = estimator.held_out_, estimator.fold_
-    # Training rows are scored only for comparison, so an evenly spaced sample is enough.
-    count = manifest.rows - (len(held) if fold is None else 0)
-    trained = np.arange(0, count, max(1, count // _COMPARED))  # numbers among the rows that were not held out
-    if fold is None:
-        trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # numbers among all rows
-
-    def evaluate_rows(rows: Ints, **options: Any) -> Evaluation:
-        counts = None if weight is None else weight[rows]
-        if censored is not None:
-            options["censored"] = censored[rows]
-        return score_rows(estimator, *take(rows), targets=manifest.targets, sample_weight=counts, **options)
-
-    training = evaluate_rows(trained, name="training rows")
-    main, analysed, rest = training, trained, np.zeros(0, np.int64)
-    if fold is not None:
-        unseen = np.flatnonzero((fold >= 0).all(0))
-        unseen = unseen[:: max(1, len(unseen) // (5 * _COMPARED))]
-        main = evaluate_rows(unseen, name="out-of-fold rows", fold=fold[:, unseen])
-        analysed, rest = unseen, np.arange(manifest.rows)
-    elif len(held):
-        analysed, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
-        main = evaluate_rows(held, name="held-out rows")
+    table = FitRows(manifest.rows, take, manifest.targets, keys, weight, censored)
+    scores = score_fit(estimator, table)
     # The order of the writes matters: after an interruption here, the digest of the model in run.json shows whether the
     # model is the old or the new one, and unfinished.json remains until everything is in place.
     estimator.save(folder)
-    notes = (*manifest.notes, *map(_note_versions, estimator.fit_diagnostics_.resumed))
+    notes = (*manifest.notes, *note_versions(estimator))
     io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder), notes=notes).to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)
@@ -234,34 +210,25 @@ def finish(
         io.write_text(folder / _RELEVANCE, _csv(estimator.relevance_))
     for place in _evaluation_folders(folder):  # including evaluations on files, which are of the previous model
         io.remove(place)
-    for evaluation in (main, training):
+    for evaluation in (scores.main, scores.training):
         keep_evaluation(folder, evaluation)
     io.remove_file(folder / _ANALYSIS)
-    if isinstance(estimator, PredictiveEstimator) and censored is None:
-        result = analyse(estimator, take, analysed, rest, main, keys=keys, weight=weight, seed=manifest.seed)
+    if (result := analyse_fit(estimator, table, scores, manifest.seed)) is not None:
         result.save(folder / _ANALYSIS)
-    findings = _diagnose(folder, estimator, [main] if main is not training else [], training, manifest.rows)
+    findings = _diagnose(folder, estimator, scores.unseen, scores.training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     if not estimator.resumable_:
         io.remove(folder / _CHECKPOINT, inside=True)
     io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
-    return main, findings
-
-
-def _note_versions(versions: Mapping[str, str]) -> str:
-    """Return a note on the versions under which a part of a run was done."""
-    return f"a part of the fit was done under {', '.join(f'{name} {versions[name]}' for name in sorted(versions))}"
+    return scores.main, findings
 
 
 def _diagnose(
     folder: Path_, estimator: Estimator, others: Sequence[Evaluation], training: Evaluation | None, rows: int | None
 ) -> tuple[Finding, ...]:
     """Return the findings of a run, including those that depend on its analysis."""
-    result = analysis(folder)
-    lead = result.peers.behind["linear"] if result and result.peers else None
-    importance = result.importance if result else None
-    return diagnose(estimator, others, training=training, rows=rows, linear=lead, importance=importance)
+    return diagnose_fit(estimator, others, training, rows, analysis(folder))
 
 
 def find_new_findings(folder: Path_, estimator: Estimator, rows: int, found: Evaluation) -> tuple[Finding, ...]:
@@ -293,13 +260,6 @@ def _csv(columns: Mapping[str, Mapping[str, float]]) -> str:
     writer.writerow(["column", *next(iter(columns.values()))])
     writer.writerows([name, *values.values()] for name, values in columns.items())
     return text.getvalue()
-
-
-def score_rows(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:
-    """Evaluate an estimator of any task; a density has no y."""
-    if isinstance(estimator, Density):
-        return evaluate_density(estimator, X, **named)
-    return evaluate(cast(PredictiveEstimator, estimator), X, y, **named)
 
 
 def log_end(folder: Path_, event: str, **values: Any) -> None:
@@ -359,8 +319,6 @@ def _evaluation_folders(folder: Path_) -> list[Path]:
 
 def page(folder: Path_) -> str:
     """Return the page of a run as HTML."""
-    from fathomless.app.page.report import Page, render  # imports matplotlib, which nothing else needs
-
     fitted = registry.load(finished(folder))
     manifest = read_manifest(folder)
     saved = evaluations(folder)
@@ -371,25 +329,15 @@ def page(folder: Path_) -> str:
         data |= {"file": manifest.source, "bytes": manifest.bytes, "sha256": manifest.sha256, "rows": manifest.rows}
         data |= {"columns": len(manifest.columns), "notes": list(manifest.notes)}
         data |= {"weight": manifest.weight} if manifest.weight is not None else {}
-    return render(
-        Page(
-            title=", ".join(data["target names"]),
-            command=shlex.join(manifest.command) if manifest else None,
-            estimator=fitted,
-            evaluations=saved,
-            findings=_diagnose(folder, fitted, others, training, manifest.rows if manifest else None),
-            analysis=analysis(folder),
-            data=data,
-            seed=fitted.seed_,
-            versions=_add_device(fitted, dict(manifest.versions) if manifest else io.header(folder)[1]),
-            citation=[reference.text() for reference in registry.references(registry.family_of(fitted).name)],
-        )
+    return render_page(
+        fitted,
+        saved,
+        _diagnose(folder, fitted, others, training, manifest.rows if manifest else None),
+        analysis(folder),
+        data=data,
+        versions=dict(manifest.versions) if manifest else io.header(folder)[1],
+        command=shlex.join(manifest.command) if manifest else None,
     )
-
-
-def _add_device(fitted: Estimator, versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the versions of packages, and the device of the fit if it was an accelerator."""
-    return {**versions, **({} if fitted.device_ == "cpu" else {"device": fitted.device_})}
 
 
 def _folder_name(name: str) -> str:

@@ -144,6 +144,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     fold_: Array | None
     seed_: int
     fit_diagnostics_: Diagnostics
+    _rows: int | None = None  # number of rows given to fit, if it is known
     _conformal: ConformalScores | None = None  # scores of prediction intervals with a guarantee
     _training: TrainingDistribution | None = None  # for p-values of new rows
     _fitted_with: dict[str, Any]  # options of the fit; the attributes may have been changed since
@@ -520,6 +521,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.schema_ = prepared.schema
         self.target_ = prepared.target
         self.held_out_ = prepared.held_out
+        self._rows = prepared.given
         self.seed_ = prepared.seed
         self.model_ = fitted.model
         self.likelihood_ = fitted.likelihood
@@ -646,6 +648,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.n_iter_ = restored.n_iter
         self._score = restored.score
         self.held_out_ = restored.held_out
+        self._rows = restored.rows
         self.n_features_in_ = restored.columns
         self.device_ = restored.device
         if restored.names:
@@ -689,6 +692,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "seed": self.seed_,
             "history": nonfinite.encode_nonfinite(self.history_),
             "n_iter": self.n_iter_,
+            **({} if self._rows is None else {"rows": self._rows}),
             "validation_score": nonfinite.encode_nonfinite(self._score),
             "weighing": nonfinite.encode_nonfinite(self.fit_diagnostics_.to_json()),
             "n_features_in": self.n_features_in_,

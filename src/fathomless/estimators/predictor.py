@@ -387,6 +387,8 @@ class Restored:
         Names of the columns; empty if the table had none.
     device : str
         Device of the fit.
+    rows : int or None
+        Number of rows of the fit; None if it is not in the folder.
     """
 
     predictor: Predictor
@@ -397,6 +399,7 @@ class Restored:
     columns: int
     names: tuple[str, ...]
     device: str
+    rows: int | None
 
 
 def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Restored:
@@ -476,7 +479,15 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),
         device=str(meta.get("device", "cpu")),
+        rows=_read_rows(meta.get("rows")),
     )
+
+
+def _read_rows(rows: Any) -> int | None:
+    """Return the number of rows in a manifest; folders of older versions have none."""
+    if rows is not None and (type(rows) is not int or rows < 1):
+        raise DataError(f"its number of rows is {rows!r:.40}")
+    return rows
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -100,6 +100,8 @@ class Prepared:
     atom, atom_held_out : Tensors of int64, shapes (N,) and (M,), optional
         Number 1, 2, ... of the atom of each row of `train` and of `valid`, and 0 for other values; only if the target
         has atoms that are predicted apart.
+    given : int, optional
+        Number of rows that were given, with those of weight zero; None for a part of the rows.
     """
 
     schema: Schema
@@ -122,6 +124,7 @@ class Prepared:
     resumed: list[dict[str, str]] = field(default_factory=list)
     atom: Tensor | None = None
     atom_held_out: Tensor | None = None
+    given: int | None = None
 
     def with_numbers(self, numbers: str | None = None) -> "Prepared":
         """Return the table with one encoding of columns of numbers, if it is undecided; the default one for None."""
@@ -355,15 +358,9 @@ def prepare(
     group = None if unit is None else torch.from_numpy(unit)
     mass = _share_of_group(table, rows)
     atom = _number_atoms(table.target, rows)
-    common: dict[str, Any] = {
-        "seed": seed,
-        "dtype": dtype,
-        "device": device,
-        "apart": rows.apart,
-        "ordered": plan.ordered,
-        "default_numbers": table.default_numbers,
-        "repeats": _summarize(equal),
-    }
+    common: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device, "given": table.rows}
+    common |= {"apart": rows.apart, "ordered": plan.ordered, "default_numbers": table.default_numbers}
+    common |= {"repeats": _summarize(equal)}
     if folds is not None:
         # folds of the rows of the table, which may be fewer or more than the arranged rows
         of_row = np.full((len(folds), table.rows), -1, dtype=np.int64)
@@ -508,7 +505,7 @@ def prepare_stream(
     schema, target = encodings
     held = streams.choose_held_out(source.rows, share, fold_in(seed, "split"))
     train, valid = streams.encode_source(source, schema, target, held, dtype, device, digest)
-    return Prepared(schema, target, task.width(schema), train, valid, held, seed, dtype, device)
+    return Prepared(schema, target, task.width(schema), train, valid, held, seed, dtype, device, given=source.rows)
 
 
 def choose_dtype(precision: str, count: float, networks: int = 1) -> torch.dtype:

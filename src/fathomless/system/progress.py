@@ -4,12 +4,14 @@ import contextlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 from tqdm import tqdm
 
 __all__ = ["Lines", "Progress", "Silent", "Terminal"]
 
 _SHOWN = {"elbo": "ELBO", "validation_log_likelihood": "validation"}
+_UNBOUNDED = 1_000  # characters of a line, beyond which it would be cut
 
 
 class Progress(ABC):
@@ -60,7 +62,10 @@ class _Shown(Progress):
 
 
 class Terminal(_Shown):
-    """Progress bar on standard error with the remaining time, the bound, the validation score and the structure."""
+    """Progress bar on standard error with the remaining time, the bound, the validation score and the structure.
+
+    The bar has the width of the terminal. In notebooks and files it is ten characters wide, and the values are not cut.
+    """
 
     def __init__(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> None:
         super().__init__(unit, shown)
@@ -68,7 +73,11 @@ class Terminal(_Shown):
 
     def start(self, total: int, done: int = 0) -> None:
         """Draw an empty bar."""
-        self._bar = tqdm(total=total, initial=done, unit=self._unit, dynamic_ncols=True)
+        width: dict[str, Any] = {"dynamic_ncols": True}
+        if sys.stderr is None or not sys.stderr.isatty():
+            # in a notebook, tqdm would find the width of the terminal from which Jupyter was started
+            width = {"ncols": _UNBOUNDED, "bar_format": "{l_bar}{bar:10}{r_bar}"}
+        self._bar = tqdm(total=total, initial=done, unit=self._unit, **width)
 
     def advance(self, done: int, values: Mapping[str, float]) -> None:
         """Move the bar and show the values beside it."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fathomless.app.commands.arguments import form
 from fathomless.app.commands.printing import findings_of, note, scores_of, show, show_findings, show_json, table_of
-from fathomless.system.errors import DataError, FileError
+from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
     from fathomless.app.manifests import RunManifest
@@ -92,7 +92,7 @@ def table_form(words: Mapping[str, Any], manifest: "RunManifest | None") -> dict
 
 def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known targets, print scores and findings, and save the scores."""
-    from fathomless.app import runs
+    from fathomless.app import assessing, runs
     from fathomless.app.diagnose import TRAINING_FILE
     from fathomless.system.locks import hold_folder
     from fathomless.tables.readers import hash_files
@@ -106,7 +106,8 @@ def evaluate(given: argparse.Namespace) -> int:
     trained = trained and hash_files([path])[0] == manifest.sha256
     shown, name = name, f"{name}{TRAINING_FILE}" if trained else name
     options = {} if censored is None else {"censored": censored}
-    evaluation = runs.score_rows(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight, **options)
+    named = {"name": name, "targets": manifest.targets, **options}
+    evaluation = assessing.score_rows(estimator, X, y, sample_weight=weight, **named)
     findings = runs.find_new_findings(given.folder, estimator, manifest.rows, evaluation)
     with hold_folder(given.folder, wait=_WAIT):
         runs.keep_evaluation(given.folder, evaluation)
@@ -210,15 +211,12 @@ def sample(given: argparse.Namespace) -> int:
 
 def report(given: argparse.Namespace) -> int:
     """Write the page of a run."""
-    from fathomless.app import manifests, runs
-    from fathomless.system import io
+    from fathomless.app import assessing, manifests, runs
 
     manifests.require_complete(given.folder)
     page = runs.page(given.folder)
     out = Path(given.out) if given.out else Path(given.folder) / "report.html"
-    if out.is_dir():
-        raise FileError(f"{out} is a folder; give the name of a file, such as report.html")
-    io.write_text(out, page)
+    assessing.write_page(out, page)
     show(out)
     if given.open:
         import webbrowser

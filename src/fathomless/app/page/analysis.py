@@ -208,6 +208,7 @@ def analyse(
     *,
     keys: Sequence[str] | None = None,
     weight: Floats | None = None,
+    new: bool = False,
     seed: int = 0,
 ) -> Analysis:
     """Analyse a fit on rows outside its training.
@@ -226,10 +227,12 @@ def analyse(
         Name of each row of the table.
     weight : ndarray, optional
         Sample weight of each row of the table, for fits and scores of simple models.
+    new : bool
+        True if the table is not that of the fit, whose folds then have no meaning.
     seed : int
         Seed of permutations and simple models.
     """
-    fold = None if estimator.fold_ is None else estimator.fold_[:, rows]
+    fold = None if new or estimator.fold_ is None else estimator.fold_[:, rows]
     X, y = take(rows)
     predictions = _score_rows(estimator, X, y, fold)
     peers = None
@@ -387,7 +390,7 @@ def _score_rows(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _R
     density, miss, inside = [], [], []
     for start in range(0, len(X), _FITTED):
         part = slice(start, start + _FITTED)
-        p = estimator.predict_dist(X[part], **({} if fold is None else {"fold": fold[:, part]}))
+        p = estimator.predict_dist(_select_rows(X, part), **({} if fold is None else {"fold": fold[:, part]}))
         log_p = p.log_prob(y[part]).numpy()
         density.append(log_p.reshape(len(log_p), -1).sum(1))
         if isinstance(p, ClassPredictive):
@@ -403,7 +406,7 @@ def _score_rows(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _R
     return _RowScores(np.concatenate(density), np.concatenate(miss), np.concatenate(inside) if inside else None)
 
 
-def _select_rows(X: Any, rows: Ints) -> Any:
+def _select_rows(X: Any, rows: Ints | slice) -> Any:
     from fathomless.data.frames import take
 
     return take(X, rows)

@@ -18,6 +18,7 @@ def describe_rows(first: Evaluation) -> str:
         "held-out rows": "Held-out rows (not used to train the weights)",
         "out-of-fold rows": "Out-of-fold rows (each predicted by the networks that were not trained on it)",
         "training rows": "Training rows (too optimistic for new rows)",
+        "new rows": "New rows",
     }.get(first.name, f"Rows of {first.name}")
 
 

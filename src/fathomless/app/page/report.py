@@ -59,6 +59,7 @@ __all__ = ["Page", "render"]
 _LEVELS = 8  # levels of a category that are listed
 _LONG = 10  # number of rows above which a table is collapsed
 _OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations on rows given to fit
+_REPORT = "`fathomless.report(estimator, X, y, new=(X_new, y_new))`"
 _LONGEST = 200  # maximum length of the value of an option, in characters
 _OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
 _KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date"}
@@ -201,8 +202,9 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     source = f"{columns} and {format_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. Not evaluated."]
-    peers = page.analysis.peers if page.analysis else None
-    rows, error = describe_rows(first), describe_error(first, peers.scores if peers else {})
+    analysis = page.analysis if page.analysis and page.analysis.rows == first.name else None  # of the same rows
+    peers = analysis.peers.scores if analysis and analysis.peers else {}
+    rows, error = describe_rows(first), describe_error(first, peers)
     if first.task == "density":
         return [f"Density of {source}.", f"{rows}: {error}."]
     log_p, constant_log_p = (number(scores["log_likelihood"].value) for scores in (first.scores, first.baseline))
@@ -599,7 +601,7 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
     if page.findings:
         steps.append("Resolve the warnings first; each one names a remedy.")
     if all(evaluation.name in _OWN for evaluation in page.evaluations):
-        command = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
+        command = "`fathomless evaluate RUN new.csv`" if page.command else _REPORT
         steps.append(f"Evaluate the model on rows outside the training, preferably later ones: {command}.")
     if isinstance(page.estimator, Supervised) and page.estimator.predictor_.training is not None:
         command = "`fathomless predict RUN new.csv --ood`" if page.command else "`ood_p_values`"

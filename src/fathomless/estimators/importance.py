@@ -1,7 +1,8 @@
 r"""Permutation importance and partial dependence, of scores and of the spread, and groups of rows by a column.
 
-The spread of a prediction is its standard deviation for numbers, and its entropy for classes. A column is changed in the encoded table, with all its features at once: the features of a category, a date and an
-indicator of missing values stay consistent, and every value occurs in the table.
+The spread of a prediction is its standard deviation for numbers, and its entropy for classes. A column is changed in
+the encoded table, with all its features at once: the features of a category, a date and an indicator of missing values
+stay consistent, and every value occurs in the table.
 """
 
 from collections.abc import Callable, Iterator
@@ -249,9 +250,7 @@ def dependence(
     """
     if not 0.0 < level < 1.0:
         raise DataError(f"level={level} was given; a number between 0 and 1 is allowed")
-    values, averages = _set_column(
-        estimator, X, column, points, lambda p, count: _average_predictions(p, count, level)
-    )
+    values, averages = _set_column(estimator, X, column, points, lambda p, count: _average_predictions(p, count, level))
     mean, lower, upper = (np.concatenate(part) for part in zip(*averages, strict=True))
     return Dependence(column, values, mean, lower, upper, level)
 

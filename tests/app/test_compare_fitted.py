@@ -176,6 +176,10 @@ def test_censored_rows_have_the_scores_of_an_evaluation() -> None:
         for key, score in one.scores.items():
             other = of(found, name).scores[key]
             assert [other.value, other.error] == pytest.approx([score.value, score.error]), key
+    low, high = (np.where(kind == "right", end, y), np.where(kind == "right", np.inf, y))
+    bounds = np.column_stack([low, high])
+    same = compare_fitted(estimators, X[80:], bounds[80:], censored="interval", sample_weight=weight)
+    assert [one.scores for one in same.methods] == [one.scores for one in found.methods]
     exact = compare_fitted(estimators, X[:5], y[:5], censored=["exact"] * 5)
     plain = compare_fitted(estimators, X[:5], y[:5])
     assert [one.scores for one in exact.methods] == [one.scores for one in plain.methods]
@@ -221,5 +225,7 @@ def test_what_cannot_be_compared_is_refused(rows: tuple[Array, Array], peers: di
             compare_fitted(estimators, table, truth)
     with pytest.raises(DataError, match="b: target 'grade' has the classes 'mid'"):
         compare_fitted({"b": classes, "a": classes}, X, np.full(160, "mid"), targets=["grade"])
+    with pytest.raises(DataError, match="a: censored was given, but the estimator is a classifier"):
+        compare_fitted({"a": classes, "b": classes}, X, high, censored=["exact"] * 160)
     with pytest.raises(DataError, match="sample_weight is -1"):
         compare_fitted(peers, X, y, sample_weight=-np.ones(160))

@@ -210,6 +210,9 @@ REFUSED: list[tuple[list[str], str]] = [
     (["fewer", "run", "--on", "small.csv"], "run: small.csv lacks the columns 'size'"),
     (["run", "rents", "--on", "test.csv"], "run is a regression of price and rents is a regression of rent; g"),
     (["run", "grades", "--on", "test.csv"], "run is a regression of price and grades is a classification of g"),
+    (["run", "other.csv", "--on", "test.csv"], "other.csv is a file; give the folder that holds manifest.json"),
+    (["run", "python", "--on", "test.csv"], "python was saved from Python, without the name of the target; compare it"),
+    (["run", "elsewhere", "--on", "test.csv"], "run is a regression of price and elsewhere is a regression of y; give"),
     (["run", "fewer", "--on", "test.csv", "--weight", "heft"], "run: test.csv lacks the columns 'heft'"),
 ]
 
@@ -221,6 +224,9 @@ def test_what_cannot_be_compared_is_refused(call: Call) -> None:
     table = houses(seed=1)
     write("test.csv", table)
     write("bare.csv", table.drop_columns("price"))
+    write("other.csv", table.select(["size", "rent"]).rename_columns(["x", "y"]))
+    assert call("fit", "other.csv", "--target", "y", "--out", "elsewhere", *QUICK).code == 0
+    runs.load("run")[0].save("python")
     write("small.csv", table.drop_columns("size"))
     for words, message in REFUSED:
         refused(call("compare", *words), message)

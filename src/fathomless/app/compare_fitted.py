@@ -48,8 +48,9 @@ def compare_fitted(
     """Compare fitted estimators on the same rows with known targets, to which none of them should have been fitted.
 
     Estimators may have different families, options and columns. Log densities are those of the target in its own unit,
-    as in :func:`compare`. If the predictions of an estimator are distributions on a lattice, those of the others are
-    rounded to it. If some predict the probabilities of atoms, such as zeros, the others get their average ones.
+    as in :func:`~fathomless.app.compare.compare`. If the predictions of an estimator are distributions on a lattice,
+    those of the others are rounded to it. If some predict the probabilities of atoms, such as zeros, the others get
+    their average ones.
 
     Parameters
     ----------
@@ -94,7 +95,9 @@ def compare_fitted(
         raise DataError(
             f"X has the tables {some(sorted(X))}; one for each estimator is needed: {some(list(estimators))}"
         )
-    truth = read_labels(y) if task == "classification" else read_target(y)
+    if censored is not None and task == "regression":
+        y, censored = read_bounds(y, censored), "interval"
+    truth = y if censored is not None else read_labels(y) if task == "classification" else read_target(y)
     weight = row_weights(sample_weight, len(truth))
     rows = np.arange(len(truth)) if weight is None else np.flatnonzero(weight)
     weight = None if weight is None else weight[rows]
@@ -104,8 +107,7 @@ def compare_fitted(
             tables[name] = X[name] if isinstance(X, Mapping) else select_columns(estimator.schema_, X)
     if len(rows) < len(truth):
         tables = {name: take(table, rows) for name, table in tables.items()}
-        truth = truth[rows]
-        censored = censored if censored is None or isinstance(censored, str) else take(censored, rows)
+        truth = take(truth, rows)
     rows_of = _Rows(truth, tuple(targets), weight, censored)
     support = _Support.of(estimators, tables)
     log_p, others, count = dict[str, Array](), dict[str, dict[str, Any]](), 0
@@ -262,9 +264,9 @@ def _check_equal(shown: Mapping[str, str], what: str) -> None:
 
 def _score(estimator: Any, table: Any, rows: _Rows, support: _Support) -> tuple[Array, Evaluation, float]:
     """Return the comparable log densities of rows, (N,), the evaluation, and the seconds of the predictions."""
-    bounds = None if rows.censored is None else read_bounds(rows.y, rows.censored)
-    known = bounds is None or bool(is_known(bounds).all())
-    truth = rows.y if bounds is None else bounds[:, 0] if known else bounds
+    bounded = rows.censored is not None and isinstance(estimator.target_, TargetScale)  # refused for classes below
+    known = not bounded or bool(is_known(rows.y).all())
+    truth = rows.y[:, 0] if bounded and known else rows.y
     generator = torch.Generator().manual_seed(0)
     masses = list[Array]()
 

@@ -45,6 +45,11 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known, unknown = super().parse_known_args(args, namespace)
+        if not any(word.startswith("-") for word in unknown):  # argparse takes only the first of several sequences
+            repeated = [action.dest for action in self._actions if action.nargs == "+" and not action.option_strings]
+            if repeated:
+                getattr(known, repeated[0]).extend(unknown)
+                unknown = []
         if unknown:  # reported here, where the command is known, not by the parser of all commands
             flags = [flag for flag in self._option_string_actions if flag not in self.old]
             suggestion = _suggest(unknown[0].partition("=")[0], flags)

@@ -13,6 +13,7 @@ from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
     from fathomless.app.comparison import Comparison
+    from fathomless.app.manifests import RunManifest
 
 __all__ = ["compare_runs"]
 
@@ -53,9 +54,9 @@ def compare_runs(given: argparse.Namespace) -> int:
 
 def _read_runs(given: argparse.Namespace) -> dict[str, KnownRows]:
     """Read the same rows for each run; print the notes on them."""
+    from fathomless.app import runs
     from fathomless.tables.files import keep_source
 
-    folders = dict.fromkeys(given.data)
     places = [Path(name).resolve() for name in given.data]
     if len(given.data) < 2:
         raise DataError(
@@ -65,15 +66,16 @@ def _read_runs(given: argparse.Namespace) -> dict[str, KnownRows]:
     if len(set(places)) < len(places):
         twice = next(name for name, place in zip(given.data, places, strict=True) if places.count(place) > 1)
         raise DataError(f"the run {twice} was given twice; give different runs")
+    loaded = {name: runs.load(name) for name in given.data}
+    _check_targets(loaded)
     source = keep_source(given.on)
     known = dict[str, KnownRows]()
-    for name in folders:
+    for name, run in loaded.items():
         one = argparse.Namespace(**{**vars(given), "folder": name, "data": source})
         try:
-            known[name] = read_rows(one, given.weight, given.censored)
+            known[name] = read_rows(one, given.weight, given.censored, run=run)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        _check_targets(known)
     for text in dict.fromkeys(text for rows in known.values() for text in rows.notes):
         note(text)
     for name, rows in known.items():
@@ -83,20 +85,25 @@ def _read_runs(given: argparse.Namespace) -> dict[str, KnownRows]:
     return known
 
 
-def _check_targets(known: Mapping[str, KnownRows]) -> None:
+def _check_targets(loaded: "Mapping[str, tuple[Any, RunManifest | None]]") -> None:
     """Check that runs have the same task and targets."""
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.tasks import Density
 
     found = dict[str, tuple[str, tuple[str, ...]]]()
-    for name, rows in known.items():
-        if isinstance(rows.estimator, Density):
+    for name, (estimator, manifest) in loaded.items():
+        if manifest is None:
+            raise DataError(
+                f"{name} was saved from Python, without the name of the target; compare it in Python, with "
+                "fathomless.app.compare_fitted"
+            )
+        if isinstance(estimator, Density):
             raise DataError(
                 f"{name} is a density, which predicts no target; runs that predict a target are compared. "
                 "fathomless evaluate scores a density"
             )
-        task = "classification" if isinstance(rows.estimator.target_, ClassLabels) else "regression"
-        found[name] = (task, rows.manifest.targets)
+        task = "classification" if isinstance(vars(estimator)["target_"], ClassLabels) else "regression"
+        found[name] = (task, manifest.targets)
     (first, same), *others = found.items()
     for name, other in others:
         if other != same:

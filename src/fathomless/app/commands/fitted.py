@@ -194,8 +194,9 @@ def read_rows(
     censored: str | None = None,
     *,
     labelled: bool = True,
+    run: "tuple[Any, RunManifest | None] | None" = None,
 ) -> KnownRows:
-    """Read the rows of the table ``given.data`` for the run ``given.folder``.
+    """Read the rows of the table ``given.data`` for the run ``given.folder``, or for a `run` that is loaded already.
 
     The columns of weights and kinds are those of the fit, if the table has them, unless others are named. Without them,
     weights and kinds are None. If `labelled`, rows without a target are left out. Otherwise the table may lack the
@@ -213,7 +214,7 @@ def read_rows(
     from fathomless.tables import files as tables
     from fathomless.tables.anomalies import UsedRows, find_observations
 
-    estimator, manifest = runs.load(given.folder)
+    estimator, manifest = run or runs.load(given.folder)
     set_threads(given.threads or (manifest.threads if manifest else None))
     if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, without the name of the target; evaluate it in Python")

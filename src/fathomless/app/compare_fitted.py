@@ -24,6 +24,7 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.number_predictions import summarize_numbers
 from fathomless.estimators.scores import average, mean, row_weights
+from fathomless.plots.page import number
 from fathomless.posterior.distributions import NumberPredictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.system.errors import DataError
@@ -170,8 +171,8 @@ def _note_units(estimators: Mapping[str, Any]) -> tuple[str, ...]:
         small, large = min(of, key=of.__getitem__), max(of, key=of.__getitem__)
         if of[large] > _UNITS * of[small]:
             return (
-                f"the standard deviation of the target in the training rows is {of[small]:.3g} for {small} and "
-                f"{of[large]:.3g} for {large}; check that the target has the same unit for both",
+                f"the standard deviation of the target in the training rows is {number(of[small])} for {small} and "
+                f"{number(of[large])} for {large}; check that the target has the same unit for both",
             )
     return ()
 

@@ -103,7 +103,7 @@ def test_targets_of_another_size_are_a_note(rows: tuple[Array, Array], peers: di
     assert found.methods[2].name == "thousands"
     assert len(found.notes) == 1
     spread = y[:100].std()
-    expected = f"is {number(spread / 1000.0)} for thousands and {number(spread)} for linear; check that the target has the"
+    expected = f"is {number(spread / 1000.0)} for thousands and {number(spread)} for linear; check that the target"
     assert expected in found.notes[0]
     assert compare_fitted({"linear": linear, "boosting": boosting}, X, y).notes == ()
 

@@ -10,10 +10,12 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import StandardScaler
 
 from commands import Call
+from fathomless.app import runs
 from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.estimators.evaluation import evaluate
+from fathomless.estimators.importance import spread_dependence, spread_importance
 from fathomless.system.errors import FileError
-from housing import fitted, refused
+from housing import fitted, houses, refused, write
 from quick_fits import regressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -126,3 +128,33 @@ def test_explain_says_what_drives_a_run(call: Call) -> None:
     assert plain.out.count("Partial dependence on ") == 3
     refused(call("explain", "run", "houses.csv", "--column", "nothing"), "there is no column 'nothing'")
     refused(call("explain", "run", "houses.csv", "--column", "color"), "'color'; did you mean 'colour'?")
+
+
+@pytest.mark.usefixtures("houses_csv")
+@pytest.mark.parametrize(("target", "measure"), [("price", "standard deviation"), ("grade", "entropy")])
+def test_explain_says_what_drives_the_spread_without_targets(call: Call, target: str, measure: str) -> None:
+    fitted(call, target)
+    rows = houses(seed=1)
+    gaps = [None if i < 3 else value for i, value in enumerate(rows[target].to_pylist())]
+    write("bare.csv", rows.drop_columns(target))
+    write("gaps.csv", rows.set_column(rows.column_names.index(target), target, [gaps]))
+    said = call("explain", "run", "bare.csv", "--of", "spread", "--column", "colour", "--json")
+    assert said.code == 0, said.err
+    assert call("explain", "run", "gaps.csv", "--of", "spread", "--column", "colour", "--json").out == said.out
+    told = json.loads(said.out)
+    estimator = runs.load("run")[0]
+    X = rows.select([column.name for column in estimator.schema_.columns])
+    expected = spread_importance(estimator, X)
+    assert [one["column"] for one in told["importance"]] == list(expected.columns)
+    assert [one["change"] for one in told["importance"]] == expected.change.tolist()
+    assert [one["error"] for one in told["importance"]] == expected.error.tolist()
+    (curve,) = told["dependence"]
+    assert (told["spread"], curve["column"], curve["of"]) == (measure, "colour", [target])
+    assert curve["spread"] == spread_dependence(estimator, X, "colour").spread.tolist()
+    plain = call("explain", "run", "bare.csv", "--of", "spread")
+    assert plain.out.startswith("Importance for the spread: mean absolute change of the ")
+    assert plain.out.count("Partial dependence of the spread on ") == 3
+    assert plain.out.count(f"average {measure} of {target}") == 3
+    refused(call("explain", "run", "bare.csv"), f"bare.csv lacks the columns '{target}'")
+    refused(call("explain", "run", "bare.csv", "--of", "spread", "--column", "color"), "did you mean 'colour'?")
+    refused(call("explain", "run", "bare.csv", "--of", "noise"), "invalid choice: 'noise'")

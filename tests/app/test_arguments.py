@@ -316,6 +316,16 @@ def test_arguments_may_stand_in_any_order() -> None:
     assert (given.data, given.target, given.drop) == ("data.csv", ["a", "c"], ["b", "d"])
 
 
+def test_runs_may_stand_before_and_after_options() -> None:
+    for words in ("a b --on t --json", "--on t a --json b", "a --on t b --json", "a --on t --json b"):
+        given = parsed("compare", *words.split())
+        assert (given.data, given.on, given.json) == (["a", "b"], "t", True)
+
+
+def test_words_after_an_unknown_option_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--off b was given, which is no argument of this command" in refusal(capsys, "compare", "a", "--off", "b")
+
+
 def test_repeated_arguments_do_not_stay_for_the_next_command_line() -> None:
     assert parsed(*FIT, "--drop", "a").drop == ["a"]
     assert parsed(*FIT).drop == []

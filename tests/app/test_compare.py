@@ -14,14 +14,13 @@ from fathomless.app import compare as module
 from fathomless.app.cli import main
 from fathomless.app.compare import (
     LONG,
-    Compared,
-    Comparison,
     compare,
     compare_in_turn,
     evaluate_split,
     method,
     methods_for,
 )
+from fathomless.app.comparison import Compared, Comparison
 from fathomless.app.peers import PEERS, Peer
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema

@@ -1,6 +1,7 @@
 """SIGTERM at any moment of any command: one line, its exit code, and no file that is half written."""
 
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ MOMENTS = {  # command -> words, and where the signal comes
     "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.predictor.Predictor.encode"),
     "evaluate": (["run", "new.csv"], "fathomless.app.assessing.score_rows"),
     "explain": (["run", "new.csv"], "fathomless.estimators.importance.importance"),
+    "compare": (["run", "twin", "--on", "new.csv"], "fathomless.app.compare_fitted.compare_fitted"),
     "report": (["run", "--out", "out.html"], "fathomless.app.page.report.render"),
     "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.build_module"),
 }
@@ -41,6 +43,7 @@ def terminated(patch: pytest.MonkeyPatch, place: str) -> None:
 
 def test_commands_of_a_run_end_with_a_line_and_leave_no_file(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted(call)
+    shutil.copytree("run", "twin")
     write("new.csv", houses())
     before, handler = contents(), signal.getsignal(signal.SIGTERM)
     for command, (words, place) in MOMENTS.items():

@@ -13,8 +13,9 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from os import PathLike
 from typing import Any, cast
 
@@ -23,17 +24,16 @@ import numpy.typing as npt
 import torch
 
 from fathomless import __version__
-from fathomless.app.peers import PEERS, Peer, round_law
+from fathomless.app.comparison import Compared, Comparison, Recorder, comparable_law, rank_methods
+from fathomless.app.peers import PEERS, Peer
 from fathomless.data.duplicates import find_duplicates
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
-from fathomless.data.targets import fit_labels, fit_target
+from fathomless.data.targets import TargetScale, fit_labels, fit_target
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import evaluate
-from fathomless.estimators.scores import Score
+from fathomless.estimators.scores import Score, mean
 from fathomless.families import registry
-from fathomless.posterior.distributions import NumberPredictive
-from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.metrics import standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
@@ -43,8 +43,6 @@ from fathomless.system.progress import Progress
 __all__ = [
     "LONG",
     "VARIANTS",
-    "Compared",
-    "Comparison",
     "compare",
     "compare_in_turn",
     "evaluate_split",
@@ -63,73 +61,6 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "depth-trees": ("depth", {"trees": True}, "unbounded depth with boosted trees"),
 }
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Result of one method.
-
-    Attributes
-    ----------
-    name, title : str
-        Name and title of the method.
-    scores : mapping of str to Score
-        "log_likelihood" with its standard error over rows; others are means over folds with the error of that mean.
-    behind : Score
-        Log density of the best method minus that of this one: paired mean over rows.
-    fit_seconds, predict_seconds : float
-        Mean times over folds.
-    failed : str
-        Error message of a method without scores, otherwise "".
-    """
-
-    name: str
-    title: str
-    scores: Mapping[str, Score]
-    behind: Score
-    fit_seconds: float
-    predict_seconds: float
-    failed: str = ""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of methods on one table.
-
-    Attributes
-    ----------
-    task : str
-        "classification" or "regression".
-    rows, folds : int
-        Number of test rows and of folds.
-    methods : tuple of Compared
-        Methods by log-likelihood, the best first, failed ones last.
-    notes : tuple of str
-        Notes on omitted methods and rows.
-    order : {"random", "forward"}
-        Order of the folds.
-    """
-
-    task: str
-    rows: int
-    folds: int
-    methods: tuple[Compared, ...]
-    notes: tuple[str, ...] = ()
-    order: str = "random"
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the results as columns, for a data frame; values of failed methods are None."""
-        names = list(dict.fromkeys(name for method in self.methods for name in method.scores))
-        table: dict[str, list[Any]] = {"method": [method.name for method in self.methods]}
-        for name in names:
-            scores = [method.scores.get(name) for method in self.methods]
-            table[name] = [None if score is None else score.value for score in scores]
-            table[f"{name}_error"] = [None if score is None else score.error for score in scores]
-        table["behind"] = [None if m.failed else m.behind.value for m in self.methods]
-        table["behind_error"] = [None if m.failed else m.behind.error for m in self.methods]
-        for name in ("fit_seconds", "predict_seconds"):
-            table[name] = [None if m.failed else getattr(m, name) for m in self.methods]
-        return {**table, "failed": [method.failed for method in self.methods]}
 
 
 def methods_for(task: str, rows: int) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -319,23 +250,6 @@ def _select_methods(methods: Sequence[str], task: str) -> dict[str, str]:
     return {name: known[name] for name in dict.fromkeys(methods)}
 
 
-class _Recorder:
-    """Estimator that records its predictions and their time, so that rows are predicted only once."""
-
-    def __init__(self, estimator: Any) -> None:
-        self.estimator = estimator
-        self.target_ = estimator.target_
-        self.predictions = list[Any]()
-        self.seconds = 0.0
-
-    def predict_dist(self, X: Any) -> Any:
-        """Predict rows."""
-        start = time.perf_counter()
-        self.predictions.append(self.estimator.predict_dist(X))
-        self.seconds += time.perf_counter() - start
-        return self.predictions[-1]
-
-
 def _fit_fold(
     name: str, task: str, seed: int, X: Any, y: Any, train: Array, test: Array, groups: Array | None
 ) -> dict[str, Any]:
@@ -382,16 +296,17 @@ def evaluate_split(
             start = time.perf_counter()
             fitted = make().fit(*train) if groups is None else make().fit(*train, groups=groups)
             seconds = time.perf_counter() - start
-            recorder = _Recorder(fitted)
+            truth, target = test[1], fitted.target_
+            single = isinstance(target, TargetScale) and len(target.lattice) == 1
+            atoms, shares = _share_atoms(target, train[1]) if single else ((), None)
+
+            def log_densities(p: Any, part: slice) -> tuple[list[float], list[float]]:
+                mass = comparable_law(p, target, atoms, shares).log_prob(truth[part]).tolist() if single else []
+                return p.log_prob(truth[part]).tolist(), mass
+
+            recorder = Recorder(fitted, log_densities)
             evaluation = evaluate(cast(PredictiveEstimator, recorder), *test, name="new rows")
-            truth = test[1]
-            first = 0
-            log_p, log_mass = list[float](), list[float]()
-            for p in recorder.predictions:
-                log_p += p.log_prob(truth[first : first + len(p)]).tolist()
-                if law := _comparable(p, fitted.target_, train[1]):
-                    log_mass += law.log_prob(truth[first : first + len(p)]).tolist()
-                first += len(p)
+            log_p, log_mass = (list(chain.from_iterable(parts)) for parts in zip(*recorder.found, strict=True))
     except (Exception, RecursionError) as error:  # one failed method does not end the comparison
         return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     return {
@@ -405,21 +320,11 @@ def evaluate_split(
     }
 
 
-def _comparable(p: Any, target: Any, y: Any) -> NumberPredictive | None:
-    """Return a prediction with the probabilities of single values that the target may have.
-
-    A prediction is rounded to the lattice of the target. Atoms that it does not have get their shares in the training
-    targets `y`. None for classes and several targets.
-    """
-    if not isinstance(p, NumberPredictive) or len(target.lattice) != 1:
-        return None
-    law = round_law(p, target) if target.lattice[0].step else p
+def _share_atoms(target: TargetScale, y: Any) -> tuple[tuple[float, ...], Array]:
+    """Return the atoms of targets, and the shares of other values and of each atom."""
     atoms = fit_target(y, hurdle=True).hurdle
-    if atoms and not isinstance(p, HurdlePredictive):
-        number = replace(target, hurdle=atoms).number_atoms(target.encode(y))
-        shares = np.bincount(number, minlength=len(atoms) + 1) / len(number)
-        law = HurdlePredictive.of(law, atoms, torch.from_numpy(np.log(shares)))
-    return law
+    number = replace(target, hurdle=atoms).number_atoms(cast(Array, target.encode(y)))
+    return atoms, np.bincount(number, minlength=len(atoms) + 1) / len(number)
 
 
 def method(name: str, task: str, seed: int, **options: Any) -> Any:
@@ -455,12 +360,11 @@ def _rank(by_method: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[
             log_p[name] = np.concatenate([fold[kind] for fold in folds])
             sizes = [len(fold["log_density"]) for fold in folds]
             done[name] = {
-                "scores": _scores(folds, sizes) | {"log_likelihood": _mean(log_p[name])},
+                "scores": _scores(folds, sizes) | {"log_likelihood": mean(log_p[name], None)},
                 "fit_seconds": float(np.mean([fold["fit_seconds"] for fold in folds])),
                 "predict_seconds": float(np.mean([fold["predict_seconds"] for fold in folds])),
             }
-    order = sorted(done, key=lambda name: -log_p[name].mean())
-    ranked = [Compared(name, titles[name], behind=_mean(log_p[order[0]] - log_p[name]), **done[name]) for name in order]
+    ranked = rank_methods(log_p, titles, done)
     failed = []
     for name, folds in by_method.items():
         if name not in done:
@@ -477,7 +381,3 @@ def _scores(folds: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[st
         values = np.array([fold["scores"][name] for fold in folds])
         scores[name] = Score(float(np.average(values, weights=sizes)), standard_error(values))
     return scores
-
-
-def _mean(values: Array) -> Score:
-    return Score(float(values.mean()), standard_error(values))

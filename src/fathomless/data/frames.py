@@ -66,6 +66,7 @@ __all__ = [
     "read_labels",
     "read_target",
     "read_vector",
+    "select_columns",
     "split",
     "take",
     "to_readable",
@@ -596,3 +597,20 @@ def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
     if isinstance(native, nw.DataFrame | nw.Series):
         return native[index if isinstance(index, slice) else index.tolist()].to_native()
     return np.asarray(rows)[index]
+
+
+def select_columns(schema: Schema, X: Any) -> Any:
+    """Return the columns of a data frame that a schema has, in its order; other tables unchanged.
+
+    Raises
+    ------
+    DataError
+        If the frame lacks a column.
+    """
+    native = to_narwhals(X, "X")
+    if not schema.named or not isinstance(native, nw.DataFrame):
+        return X
+    names = [column.name for column in schema.columns]
+    if absent := [name for name in names if name not in native.columns]:
+        raise DataError(f"X lacks the columns {some(absent)}; it has the columns {some(native.columns)}")
+    return native.select(names).to_native()

@@ -57,6 +57,7 @@ __all__ = [
     "describe_source",
     "explain_errors",
     "find_missing_words",
+    "keep_source",
     "open_row_groups",
     "read",
 ]
@@ -383,6 +384,15 @@ def describe_source(place: Source | bytes, standard: str = "standard input") -> 
     except ImportError as error:
         raise FileError(f"{name} needs pyarrow, which is not installed: pip install 'fathomless[cli]'") from error
     return name
+
+
+def keep_source(source: Source) -> Source | bytes:
+    """Return a source that can be read several times: the content of standard input or a pipe, or the given name."""
+    name = os.fspath(source)
+    if name != "-" and not Path(name).is_fifo():
+        return source
+    with explain_errors(describe_source(source), "cannot be read"), _open(source) as file:
+        return file.read()
 
 
 @contextlib.contextmanager

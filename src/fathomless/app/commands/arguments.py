@@ -17,9 +17,10 @@ from fathomless.estimators.declaring import describe
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.family import Family
 from fathomless.families.registry import families, full_name, options
+from fathomless.system.errors import DataError
 from fathomless.system.terminal import escape_control
 
-__all__ = ["form", "parser"]
+__all__ = ["form", "parser", "refuse_other_form"]
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -44,6 +45,11 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known, unknown = super().parse_known_args(args, namespace)
+        if not any(word.startswith("-") for word in unknown):  # argparse takes only the first of several sequences
+            repeated = [action.dest for action in self._actions if action.nargs == "+" and not action.option_strings]
+            if repeated:
+                getattr(known, repeated[0]).extend(unknown)
+                unknown = []
         if unknown:  # reported here, where the command is known, not by the parser of all commands
             flags = [flag for flag in self._option_string_actions if flag not in self.old]
             suggestion = _suggest(unknown[0].partition("=")[0], flags)
@@ -97,16 +103,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _run_argument(evaluate)
     _data_arguments(evaluate)
     _new_value_arguments(evaluate)
-    evaluate.add_argument(
-        "--weight",
-        metavar="COLUMN",
-        help="column of sample weights (default: that of the fit, if the table has it)",
-    )
-    evaluate.add_argument(
-        "--censored",
-        metavar="COLUMN",
-        help="column of the kinds of censored rows (default: that of the fit, if the table has it)",
-    )
+    _column_arguments(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     _explain_parser(names, commands["explain"])
     _sample_parser(names, commands["sample"])
@@ -140,7 +137,20 @@ def _sample_parser(names: Any, run: Command) -> None:
     )
 
 
-def _new_value_arguments(parser: argparse.ArgumentParser) -> None:
+def _column_arguments(parser: Any) -> None:
+    parser.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        help="column of sample weights (default: that of the fit, if the table has it)",
+    )
+    parser.add_argument(
+        "--censored",
+        metavar="COLUMN",
+        help="column of the kinds of censored rows (default: that of the fit, if the table has it)",
+    )
+
+
+def _new_value_arguments(parser: Any) -> None:
     parser.add_argument(
         "--unseen",
         choices=("error", "ignore"),
@@ -178,10 +188,18 @@ def _explain_parser(names: Any, run: Command) -> None:
         "explain",
         run,
         "compute permutation importance and partial dependence",
-        "RUN DATA [--column NAME] [--json]",
+        "RUN DATA [--of spread] [--column NAME] [--json]",
     )
     _run_argument(parser)
     _data_arguments(parser)
+    parser.add_argument(
+        "--of",
+        choices=("score", "spread"),
+        default="score",
+        help="explain the log-likelihood and the average prediction (score, needs known targets), or the uncertainty "
+        "of predictions (spread, needs none): the standard deviation of numbers, the entropy of classes (default: "
+        "score)",
+    )
     parser.add_argument(
         "--column",
         action="append",
@@ -278,9 +296,49 @@ def _serve_parser(names: Any, run: Command) -> None:
 
 def _compare_parser(names: Any, run: Command) -> None:
     parser = _command(
-        names, "compare", run, "compare all methods on a table by cross-validation", "DATA --target COLUMN [options]"
+        names,
+        "compare",
+        run,
+        "compare all methods on a table by cross-validation, or runs on new rows",
+        "DATA --target COLUMN | RUN RUN ... --on DATA [options]",
     )
-    _data_arguments(parser, threads=None)
+    parser.add_argument("data", nargs="+", metavar="DATA", help=f"{_DATA}. With --on, folders of two or more runs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    methods = parser.add_argument_group("comparison of methods")
+    _method_arguments(methods)
+    runs = parser.add_argument_group("comparison of runs")
+    runs.add_argument("--on", type=_name, metavar="DATA", help="rows with known targets on which runs are compared")
+    _column_arguments(runs)
+    _new_value_arguments(runs)
+    _threads_argument(runs)
+    _form_arguments(parser)
+    flags = {
+        of_runs: [(action.option_strings[0], action.dest, action.default) for action in group._group_actions]
+        for of_runs, group in ((True, runs), (False, methods))
+    }
+    parser.set_defaults(flags_of=flags)
+
+
+def refuse_other_form(given: argparse.Namespace) -> None:
+    """Raise an error if ``compare`` has options of methods with ``--on``, or options of runs without it.
+
+    Raises
+    ------
+    DataError
+        For the first such option.
+    """
+    of_runs = given.on is not None
+    for flag, name, default in given.flags_of[not of_runs]:
+        if vars(given)[name] != default:
+            form = f"with --on {given.on}" if of_runs else "without --on"
+            remedy = "leave it out" if of_runs else "leave it out, or give runs and --on DATA"
+            raise DataError(
+                f"{flag} was given {form}; it is for a comparison of {'methods' if of_runs else 'runs'}: {remedy}"
+            )
+
+
+def _method_arguments(parser: Any) -> None:
+    """Add the options of a comparison of methods."""
     _target_arguments(parser)
     _keep_argument(parser)
     parser.add_argument("--key", metavar="COLUMN", help="column with the names of the rows; not used as a feature")
@@ -320,7 +378,6 @@ def _compare_parser(names: Any, run: Command) -> None:
         metavar="FOLDER",
         help="output folder; the same command resumes a comparison there (default: runs/compare-TARGET)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _reproduce_parser(names: Any, run: Command) -> None:
@@ -359,6 +416,12 @@ def _run_argument(parser: argparse.ArgumentParser) -> None:
 
 def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as in the training") -> None:
     parser.add_argument("data", metavar="DATA", help=_DATA)
+    _form_arguments(parser)
+    if threads is not None:
+        _threads_argument(parser, threads)
+
+
+def _form_arguments(parser: argparse.ArgumentParser) -> None:
     file = parser.add_argument_group("file format")
     file.add_argument(
         "--delimiter",
@@ -397,11 +460,9 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as i
         metavar="A,B,C",
         help="further words for missing values",
     )
-    if threads is not None:
-        _threads_argument(parser, threads)
 
 
-def _threads_argument(parser: argparse.ArgumentParser, threads: str = "as in the training") -> None:
+def _threads_argument(parser: Any, threads: str = "as in the training") -> None:
     parser.add_argument("--threads", type=_threads, metavar="N", help=f"number of CPU threads (default: {threads})")
 
 

@@ -1,4 +1,7 @@
-"""Command ``compare``: all methods on one table, ranked, on the terminal and as an HTML page."""
+"""Command ``compare``: all methods on one table, ranked, on the terminal and as an HTML page.
+
+Runs are compared by :mod:`fathomless.app.commands.comparing_runs`.
+"""
 
 import argparse
 import json
@@ -9,35 +12,37 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fathomless.app.commands.arguments import form
+from fathomless.app.commands.arguments import form, refuse_other_form
+from fathomless.app.commands.comparing_runs import compare_runs
 from fathomless.app.commands.printing import Stopped, exit_code, note, show
+from fathomless.app.commands.ranks import lines_of, plain, ranks
 from fathomless.system.errors import DataError
-from fathomless.system.nonfinite import name_nonfinite
 
 if TYPE_CHECKING:
-    from fathomless.app.compare import Compared, Comparison
-    from fathomless.plots.page import Figure, TextTable
+    from fathomless.app.comparison import Compared, Comparison
+    from fathomless.plots.page import Figure
 
 __all__ = ["compare"]
-
-_SCORES = {  # scores beside the log-likelihood, and their headings
-    "rmse": "RMSE",
-    "crps": "CRPS",
-    "interval_score_90": "Interval score 90 %",
-    "coverage_90": "Coverage 90 %",
-    "accuracy": "Accuracy",
-    "brier": "Brier",
-    "ece": "ECE",
-    "auroc": "ROC AUC",
-}
-
 
 _FOLDS = {"random": "folds", "forward": "forward folds"}
 _KNOWN = {"random": "the other folds", "forward": "all rows before it"}  # training rows of a fold, by the order
 
 
 def compare(given: argparse.Namespace) -> int:
-    """Compare methods on a table; finished fits are kept, and the same command resumes the comparison."""
+    """Compare methods on a table, or runs on new rows."""
+    refuse_other_form(given)
+    if given.on is not None:
+        return compare_runs(given)
+    if len(given.data) > 1:
+        raise DataError(
+            f"{len(given.data)} tables were given ({', '.join(given.data)}); methods are compared on one. To compare "
+            "runs, give --on DATA"
+        )
+    return _compare_methods(given)
+
+
+def _compare_methods(given: argparse.Namespace) -> int:
+    """Compare methods; finished fits are kept, and the same command resumes the comparison."""
     import numpy as np
 
     from fathomless.app.commands import inputs
@@ -50,7 +55,7 @@ def compare(given: argparse.Namespace) -> int:
     if given.task == "density":
         raise DataError("--task density was given; densities are not compared: fit them with --structure graph")
     request = inputs.FitRequest(
-        given.data,
+        given.data[0],
         given.target,
         given.task,
         given.key,
@@ -86,13 +91,13 @@ def compare(given: argparse.Namespace) -> int:
     except KeyboardInterrupt as stop:
         raise Stopped(f"stopped; finished fits are kept in {out}. To resume: {command}", exit_code(stop)) from None
     record = {"target": given.target[0], "data": table.name, "command": command, **asdict(comparison)}
-    io.write_text(out / "compare.json", json.dumps(_plain(record), indent=1) + "\n")
+    io.write_text(out / "compare.json", json.dumps(plain(record), indent=1) + "\n")
     io.write_text(out / "compare.html", page(comparison, given.target[0], table.name, command))
     if given.json:
-        show(json.dumps(_plain(record)))
+        show(json.dumps(plain(record)))
         return 0
     rows = f"{comparison.rows:,} rows, {comparison.folds} {_FOLDS[comparison.order]}"
-    show(f"{given.target[0]}: {comparison.task}, {rows}\n\n{_lines(ranks(comparison))}")
+    show(f"{given.target[0]}: {comparison.task}, {rows}\n\n{lines_of(ranks(comparison))}")
     failed = [f"{method.name} has no result: {method.failed}" for method in comparison.methods if method.failed]
     for text in [*comparison.notes, *failed]:
         note(text)
@@ -125,7 +130,7 @@ def page(comparison: "Comparison", target: str, data: str, command: str) -> str:
     return render_template(
         "compare.html.j2",
         title=f"Comparison of methods: {target}",
-        lede=_lede(done),
+        lede=_lede(comparison, done),
         figures=_figures(done),
         table=ranks(comparison),
         notes=comparison.notes,
@@ -141,35 +146,14 @@ def page(comparison: "Comparison", target: str, data: str, command: str) -> str:
     )
 
 
-def ranks(comparison: "Comparison") -> "TextTable":
-    """Return the methods in ranked order, with their scores, as text."""
-    from fathomless.plots.page import TextTable, format_with_error, number
-
-    done = [method for method in comparison.methods if not method.failed]
-    names = [name for name in _SCORES if any(name in method.scores for method in done)]
-    rows = []
-    for method in done:
-        scores = [method.scores.get(name) for name in names]
-        first = " ".join(
-            format_with_error(method.scores["log_likelihood"].value, method.scores["log_likelihood"].error)
-        )
-        behind = "–" if method is done[0] else " ".join(format_with_error(method.behind.value, method.behind.error))
-        others = ["" if score is None else number(score.value) for score in scores]
-        seconds = [number(method.fit_seconds), number(method.predict_seconds)]
-        rows.append((method.name, first.strip(), behind.strip(), *others, *seconds))
-    head = ("Method", "Log-likelihood", "Difference", *(_SCORES[name] for name in names), "Fit, s", "Predict, s")
-    return TextTable("Methods by log-likelihood per row, in nats", head, rows)
-
-
-def _lede(done: "list[Compared]") -> list[str]:
+def _lede(comparison: "Comparison", done: "list[Compared]") -> list[str]:
     """Return the headline: the best method, and those within two standard errors."""
     if not done:
         return ["No method could be fitted."]
-    close = [method.name for method in done[1:] if method.behind.value <= 2.0 * (method.behind.error or 0.0)]
     first = f"Highest log-likelihood on unseen rows: {done[0].name}"
-    if not close:
+    if not comparison.near_best:
         return [f"{first}, by more than two standard errors."]
-    return [f"{first}. Within two standard errors: {', '.join(close)}."]
+    return [f"{first}. Within two standard errors: {', '.join(comparison.near_best)}."]
 
 
 def _figures(done: "list[Compared]") -> "list[Figure]":
@@ -224,20 +208,3 @@ def _draw_seconds(done: "list[Compared]", ax: Any) -> Any:
 def _label_methods(ax: Any, done: "list[Compared]") -> None:
     ax.set_yticks(range(len(done)), [method.name for method in done])
     ax.invert_yaxis()
-
-
-def _lines(table: "TextTable") -> str:
-    rows = [table.head, *table.rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.head))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Return a value for JSON, with None in place of NaN."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and value != value else name_nonfinite(value)

@@ -1,43 +1,61 @@
-"""Command ``explain``: permutation importance and partial dependence of a run."""
+"""Command ``explain``: permutation importance and partial dependence of a run, for its scores or for the spread."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
-from fathomless.app.commands.fitted import known_rows
+from fathomless.app.commands.fitted import KnownRows, read_rows
 from fathomless.app.commands.printing import note, show, show_json
 from fathomless.system.errors import DataError
 
+if TYPE_CHECKING:
+    from fathomless.estimators.importance import Dependence, SpreadDependence
+
 __all__ = ["explain"]
+
+_DEPENDENCE = 3  # columns with partial dependence by default
 
 
 def explain(given: argparse.Namespace) -> int:
-    """Compute permutation importance and partial dependence on rows with known targets."""
+    """Compute permutation importance and partial dependence, of scores or of the spread of predictions."""
+    known = read_rows(given, labelled=given.of == "score")
+    known.show_notes()
+    X, y = _choose_rows(given, known)
+    return _explain_score(given, known, X, y) if given.of == "score" else _explain_spread(given, known, X)
+
+
+def _choose_rows(given: argparse.Namespace, known: KnownRows) -> tuple[Any, Any]:
+    """Return at most ``given.rows`` rows of a table and their targets, evenly spaced."""
     import numpy as np
 
     from fathomless.app.commands.columns import check_columns
     from fathomless.data.censoring import is_known, read_bounds
     from fathomless.data.frames import take
-    from fathomless.data.targets import ClassLabels
     from fathomless.estimators.base import PredictiveEstimator
-    from fathomless.estimators.importance import dependence, importance
-    from fathomless.plots.page import number
 
-    estimator, manifest, X, y, _, censored = known_rows(given)
-    if not isinstance(estimator, PredictiveEstimator):
+    X, y = known.X, known.y
+    if not isinstance(known.estimator, PredictiveEstimator):
         raise DataError(f"{given.folder} is a density, which predicts no target; explain needs a run with a target")
-    if censored is not None:
-        known = np.flatnonzero(is_known(read_bounds(y, censored)))
-        note(f"using the {len(known):,} of {len(X):,} rows whose target is not censored")
-        X, y = take(X, known), y[known]
-    check_columns([column.name for column in estimator.schema_.columns], given.column or ())
+    if y is not None and known.censored is not None:
+        exact = np.flatnonzero(is_known(read_bounds(y, known.censored)))
+        note(f"using the {len(exact):,} of {len(X):,} rows whose target is not censored")
+        X, y = take(X, exact), y[exact]
+    check_columns([column.name for column in known.estimator.schema_.columns], given.column or ())
     rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), given.rows)).round().astype(np.int64))
     if len(rows) < len(X):
         note(f"using {len(rows):,} of {len(X):,} rows, evenly spaced (--rows changes that)")
-    X, y = take(X, rows), y[rows]
-    permuted = importance(estimator, X, y, random_state=given.seed)
+    return take(X, rows), None if y is None else y[rows]
+
+
+def _explain_score(given: argparse.Namespace, known: KnownRows, X: Any, y: Any) -> int:
+    """Explain the score of rows with known targets."""
+    from fathomless.data.targets import ClassLabels
+    from fathomless.estimators.importance import dependence, importance
+
+    permuted = importance(known.estimator, X, y, random_state=given.seed)
     losses = list(zip(permuted.columns, permuted.loss.tolist(), permuted.error.tolist(), strict=True))
-    curves = [dependence(estimator, X, name) for name in given.column or permuted.columns[:3]]
-    target = estimator.target_
-    names = [str(label) for label in target.labels] if isinstance(target, ClassLabels) else list(manifest.targets)
+    curves = [dependence(known.estimator, X, name) for name in given.column or permuted.columns[:_DEPENDENCE]]
+    target = known.estimator.target_
+    names = [str(label) for label in target.labels] if isinstance(target, ClassLabels) else list(known.manifest.targets)
     if given.json:
         show_json(
             importance=[{"column": name, "loss": loss, "error": error} for name, loss, error in losses],
@@ -55,15 +73,63 @@ def explain(given: argparse.Namespace) -> int:
             ],
         )
         return 0
-    width = max(map(len, permuted.columns), default=0)
     show("Permutation importance: decrease of the log-likelihood, nats per row, ± standard error\n")
-    for name, loss, error in losses:
-        show(f"  {name:<{width}}  {loss:8.4f} ± {error:.4f}")
+    _show_columns(losses)
     for curve in curves:
-        wide = max(len(str(point)) for point in curve.points)
         for k, name in enumerate(names):
             show(f"\nPartial dependence on {curve.column}: average {name}, {100 * curve.level:.0f} % intervals\n")
-            bands = zip(curve.points, curve.mean[:, k], curve.lower[:, k], curve.upper[:, k], strict=True)
-            for point, mean, low, high in bands:
-                show(f"  {point!s:<{wide}}  {number(float(mean)):>9}  {number(float(low))} to {number(float(high))}")
+            _show_curve(curve, curve.mean[:, k], curve.lower[:, k], curve.upper[:, k])
     return 0
+
+
+def _explain_spread(given: argparse.Namespace, known: KnownRows, X: Any) -> int:
+    """Explain the spread of predictions, which needs no targets."""
+    from fathomless.data.targets import ClassLabels
+    from fathomless.estimators.importance import spread_dependence, spread_importance
+
+    permuted = spread_importance(known.estimator, X, random_state=given.seed)
+    changes = list(zip(permuted.columns, permuted.change.tolist(), permuted.error.tolist(), strict=True))
+    curves = [spread_dependence(known.estimator, X, name) for name in given.column or permuted.columns[:_DEPENDENCE]]
+    targets, classes = list(known.manifest.targets), isinstance(known.estimator.target_, ClassLabels)
+    if given.json:
+        show_json(
+            spread="entropy" if classes else "standard deviation",
+            importance=[{"column": name, "change": change, "error": error} for name, change, error in changes],
+            dependence=[
+                {
+                    "column": curve.column,
+                    "points": list(curve.points),
+                    "of": targets,
+                    "spread": curve.spread.tolist(),
+                }
+                for curve in curves
+            ],
+        )
+        return 0
+    measure = "entropy of the classes" if classes else "log standard deviation"
+    show(f"Importance for the spread: mean absolute change of the {measure}, nats per row, ± standard error")
+    show("" if classes else "(0.1 is a change of the standard deviation of about 10 %)\n")
+    _show_columns(changes)
+    for curve in curves:
+        for k, name in enumerate(targets):
+            of = f"entropy of {name}, nats" if classes else f"standard deviation of {name}"
+            show(f"\nPartial dependence of the spread on {curve.column}: average {of}\n")
+            _show_curve(curve, curve.spread[:, k])
+    return 0
+
+
+def _show_columns(values: list[tuple[str, float, float]]) -> None:
+    """Print the name, the importance and the standard error of each column."""
+    width = max((len(name) for name, *_ in values), default=0)
+    for name, value, error in values:
+        show(f"  {name:<{width}}  {value:8.4f} ± {error:.4f}")
+
+
+def _show_curve(curve: "Dependence | SpreadDependence", mean: Any, *bounds: Any) -> None:
+    """Print the average at each value of a column, with the bounds of its interval if they are given."""
+    from fathomless.plots.page import number
+
+    wide = max(len(str(point)) for point in curve.points)
+    for k, point in enumerate(curve.points):
+        interval = "  " + " to ".join(number(float(bound[k])) for bound in bounds) if bounds else ""
+        show(f"  {point!s:<{wide}}  {number(float(mean[k])):>9}{interval}")

@@ -6,7 +6,7 @@ import gc
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,18 @@ from fathomless.system.errors import DataError
 if TYPE_CHECKING:
     from fathomless.app.manifests import RunManifest
 
-__all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads", "table_form"]
+__all__ = [
+    "KnownRows",
+    "evaluate",
+    "export",
+    "is_training_file",
+    "predict",
+    "read_rows",
+    "report",
+    "sample",
+    "set_threads",
+    "table_form",
+]
 
 _WAIT = 10.0  # seconds to wait for another writer of a run
 
@@ -95,19 +106,18 @@ def evaluate(given: argparse.Namespace) -> int:
     from fathomless.app import assessing, runs
     from fathomless.app.diagnose import TRAINING_FILE
     from fathomless.system.locks import hold_folder
-    from fathomless.tables.readers import hash_files
 
-    estimator, manifest, X, y, weight, censored = known_rows(given, given.weight, given.censored)
+    known = read_rows(given, given.weight, given.censored)
+    known.show_notes()
+    estimator, manifest = known.estimator, known.manifest
     name = "standard input" if given.data == "-" else Path(given.data).name
     if name in runs.OWN:  # a file must not replace the evaluation of the run
         name = f"./{name}"
-    path = Path(given.data)
-    trained = given.data != "-" and path.is_file() and path.stat().st_size == manifest.bytes
-    trained = trained and hash_files([path])[0] == manifest.sha256
+    trained = is_training_file(given.data, manifest)
     shown, name = name, f"{name}{TRAINING_FILE}" if trained else name
-    options = {} if censored is None else {"censored": censored}
+    options = {} if known.censored is None else {"censored": known.censored}
     named = {"name": name, "targets": manifest.targets, **options}
-    evaluation = assessing.score_rows(estimator, X, y, sample_weight=weight, **named)
+    evaluation = assessing.score_rows(estimator, known.X, known.y, sample_weight=known.weight, **named)
     findings = runs.find_new_findings(given.folder, estimator, manifest.rows, evaluation)
     with hold_folder(given.folder, wait=_WAIT):
         runs.keep_evaluation(given.folder, evaluation)
@@ -130,13 +140,66 @@ def evaluate(given: argparse.Namespace) -> int:
     return 0
 
 
-def known_rows(
-    given: argparse.Namespace, weight: str | None = None, censored: str | None = None
-) -> "tuple[Any, RunManifest, Any, Any, Any, Any]":
-    """Return the estimator of a run, its manifest, X and y of rows with targets, sample weights, and censored kinds.
+def is_training_file(data: str, manifest: "RunManifest") -> bool:
+    """Return True if a file is the one of the fit of a run, by its size and its digest."""
+    from fathomless.tables.readers import hash_files
+
+    path = Path(data)
+    same_size = data != "-" and path.is_file() and path.stat().st_size == manifest.bytes
+    return same_size and hash_files([path])[0] == manifest.sha256
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRows:
+    """Rows of a table for a run, from :func:`read_rows`.
+
+    Attributes
+    ----------
+    estimator, manifest : Estimator, RunManifest
+        The run.
+    X : table or array
+        Features.
+    y : ndarray, optional
+        Targets; None for a density, and if they were not asked for.
+    weight, censored : ndarray, shape (N,), optional
+        Sample weights, and kinds of censored rows.
+    columns : tuple of str or None
+        Columns of the weights and of the kinds.
+    notes : tuple of str
+        Notes on rows that were left out.
+    filled : str, optional
+        Note on missing values in columns that had none in the training table.
+    """
+
+    estimator: Any
+    manifest: "RunManifest"
+    X: Any
+    y: Any
+    weight: Any
+    censored: Any
+    columns: tuple[str | None, str | None]
+    notes: tuple[str, ...]
+    filled: str | None
+
+    def show_notes(self) -> None:
+        """Print the notes."""
+        for text in (*self.notes, *(() if self.filled is None else (self.filled,))):
+            note(text)
+
+
+def read_rows(
+    given: argparse.Namespace,
+    weight: str | None = None,
+    censored: str | None = None,
+    *,
+    labelled: bool = True,
+    run: "tuple[Any, RunManifest | None] | None" = None,
+) -> KnownRows:
+    """Read the rows of the table ``given.data`` for the run ``given.folder``, or for a `run` that is loaded already.
 
     The columns of weights and kinds are those of the fit, if the table has them, unless others are named. Without them,
-    weights and kinds are None.
+    weights and kinds are None. If `labelled`, rows without a target are left out. Otherwise the table may lack the
+    targets, and all rows are read.
 
     Raises
     ------
@@ -150,14 +213,14 @@ def known_rows(
     from fathomless.tables import files as tables
     from fathomless.tables.anomalies import UsedRows, find_observations
 
-    estimator, manifest = runs.load(given.folder)
+    estimator, manifest = run or runs.load(given.folder)
     set_threads(given.threads or (manifest.threads if manifest else None))
     if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, without the name of the target; evaluate it in Python")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
     density = isinstance(estimator, Density)
     estimator.schema_ = columns.treat_new_values(estimator.schema_, given.unseen, given.missing, density=density)
-    targets = () if density else manifest.targets
+    targets = () if density or not labelled else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     kinds |= {} if weight is None else {weight: "numeric"}
     kinds |= {} if censored is None else {censored: "category"}
@@ -172,22 +235,25 @@ def known_rows(
     notes = list[str]()
     if targets:
         frame, notes, _ = columns.drop_missing_targets(frame, targets)
-    for text in (*observation_notes, *notes):
-        note(text)
-    name = weight or manifest.weight
-    counts = columns.read_weights(frame[name], name) if name is not None and name in frame.column_names else None
-    of_rows = censored or manifest.censored
-    of_row = None
-    if of_rows is not None and of_rows in frame.column_names:
-        of_row = columns.read_censored(frame[of_rows], of_rows)
+    weights, kind = (
+        name if name in frame.column_names else None
+        for name in (weight or manifest.weight, censored or manifest.censored)
+    )
     X = columns.select_features(frame, estimator.schema_)
     gaps = columns.NewGaps(estimator.schema_)
     gaps.add(X)
-    if (filled := gaps.describe(numbers=False)) is not None:  # some rows of the file may be left out
-        note(filled)
     task = "regression" if labels is None else "classification"
-    y = columns.target_array(frame.select(targets), task) if targets else None
-    return estimator, manifest, X, y, counts, of_row
+    return KnownRows(
+        estimator,
+        manifest,
+        X,
+        columns.target_array(frame.select(targets), task) if targets else None,
+        None if weights is None else columns.read_weights(frame[weights], weights),
+        None if kind is None else columns.read_censored(frame[kind], kind),
+        (weights, kind),
+        (*observation_notes, *notes),
+        gaps.describe(numbers=False),  # without numbers, since some rows of the file may be left out
+    )
 
 
 def sample(given: argparse.Namespace) -> int:

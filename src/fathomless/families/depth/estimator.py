@@ -148,7 +148,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         checks.choice("preset", name, tuple(PRESETS))
         known = {option.name for option in fields(cls)} - set(options)
         chosen = {key: value for key, value in PRESETS[name].items() if key.partition("__")[0] in known}
-        return cast(Self, cls(**options).set_params(**chosen))
+        return cls(**options).set_params(**chosen)
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:
         """Return the root mean square of the first-layer weights of each encoded column, of sampled weights.

@@ -209,7 +209,8 @@ def test_several_targets_are_predicted_together(call: Call) -> None:
 
 def test_densities_score_rows(call: Call) -> None:
     write("numbers.csv", houses().select(["size", "price", "rent"]))
-    short = ["--sweeps", "20", "--states", "5", "--chains", "1"]
+    short = ["--sweeps", "20", "--states", "5", "--chains", "1", "--density-draws", "128"]
+    short += ["--engine", "numpy"]  # no compilation
     said = call("fit", "numbers.csv", "--task", "density", "--structure", "graph", "--out", "run", *short)
     assert said.code == 0, said.err
     rows, expected = new_rows(call, table=houses(rows=20, seed=1).select(["size", "price", "rent"]))

@@ -361,11 +361,13 @@ def test_networks_divided_among_processes_are_those_of_one_process(paths: Path, 
     first, second = (io.load(paths / name / str(rank), kinds={"crossed"}) for rank in range(COUNT))
     assert checksum(first.tensors, first.meta) == checksum(second.tensors, second.meta)
     assert meta["diverged"] == first.meta["diverged"] == ([2] if name == "diverging" else [])
+    # a network that is about to diverge has large weights, which amplify rounding
+    near = 1e-6 if name == "diverging" else 1e-9
     for row, other in zip(meta["history"], first.meta["history"], strict=True):
-        assert row == pytest.approx(other, rel=1e-9, abs=1e-9)
+        assert row == pytest.approx(other, rel=near, abs=near)
     assert tensors.keys() == first.tensors.keys()
     for key, value in tensors.items():
-        assert torch.allclose(value.double(), first.tensors[key].double(), rtol=1e-7, atol=1e-9), key
+        assert torch.allclose(value.double(), first.tensors[key].double(), rtol=max(1e-7, near), atol=near), key
 
 
 def test_shares_of_networks_partition_them() -> None:

@@ -318,7 +318,7 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = UnboundedDepthRegressor(random_state=0).fit(X, y)
+    >>> reg = UnboundedDepthRegressor(epochs=60, random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, std.shape
     ((3,), (3,))

@@ -5,7 +5,7 @@
 One line for each table, split and column is printed and added to a file of JSON lines (--out); ``--summary`` prints the
 table of means from it. Regression: mean log density of test rows in nats, in units of the table, RMSE, and coverage of
 90 % intervals. Classification: mean log probability, accuracy, and expected calibration error. ``worst`` is the
-distance of the worst test row below the median row, in nats. "boosting" has the default options of scikit-learn, and
+distance of the worst test row below the median row, in nats. "fast" and "best" are the presets. "boosting" has the default options of scikit-learn, and
 "stopped" is the boosting of ``fathomless compare``, stopped by held-out rows (:mod:`fathomless.app.peers`).
 ``--seeds 0,1,2,3,4`` fits every split with each of these seeds. ``--agreement`` then prints the differences between
 depths of one split, in units of the reported standard errors, and the difference between the reported score and that of
@@ -34,6 +34,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fathomless
 from fathomless.app.peers import Peer
+from fathomless.families.depth.options import PRESETS
 
 REGRESSION = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein", "diabetes")
 CLASSES = ("german_credit", "spambase", "letter", "magic_telescope", "bank_marketing_additional", "adult")
@@ -46,6 +47,8 @@ BUNDLED = {
 }
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("UnboundedDepth", {}),
+    "fast": ("UnboundedDepth", {}),
+    "best": ("UnboundedDepth", {}),
     "elbo": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian"}),
     "restarts": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5}),
     "one": ("UnboundedDepth", {"cv": 1}),
@@ -130,7 +133,8 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             family, given = OURS[column]
             kind = getattr(fathomless, f"{family}{'Regressor' if regression else 'Classifier'}")
             own = {k: v for k, v in given.items() if regression or k != "likelihood"}
-            fitted = kind(random_state=seed, **own).set_params(**options).fit(X, y)
+            chosen = kind.preset(column, random_state=seed) if column in PRESETS else kind(random_state=seed, **own)
+            fitted = chosen.set_params(**options).fit(X, y)
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
             found["validation"] = fitted.validation_score_ or math.nan

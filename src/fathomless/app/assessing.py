@@ -1,6 +1,6 @@
 """Assessment of a fit: scores of its rows and of new rows, analysis, findings and page.
 
-``fathomless fit`` and :func:`fathomless.report` use the same functions.
+``fathomless fit`` and :func:`~fathomless.app.reporting.report` use the same functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -16,6 +16,8 @@ __all__ = ["ELBO", "HMC", "Adam", "CheckpointOptions", "FoldArray", "Folds", "Re
 class HMC(OptionValue):
     """Hamiltonian Monte Carlo for the weights: ``weights=HMC(...)``, or ``weights="hmc"`` with the default options.
 
+    Scores and recalibration of sampled weights use leave-one-out predictions.
+
     Parameters
     ----------
     chains : int

@@ -571,12 +571,7 @@ def _fit_parser(names: Any, run: Command) -> None:
         for name, option in {**options(family, "classification"), **options(family, "regression")}.items():
             if option.metadata["kind"] != "object":
                 declared.setdefault(name, {})[structure] = option
-    first.add_argument(
-        "--preset",
-        choices=tuple(dict.fromkeys(name for family in families().values() for name in family.presets)),
-        help="options for first results (fast) or for the best predictions (best), with --structure depth; options "
-        "that are given replace those of the preset (default: none)",
-    )
+    _preset_argument(first)
     for name in _FIRST:
         add_option(first, flag_of(name), name, declared[name], texts[name])
     first.add_argument(
@@ -609,6 +604,14 @@ def _fit_parser(names: Any, run: Command) -> None:
     add_nested_arguments(collapsed.setdefault(_NESTED, parser.add_argument_group(_NESTED)))
     _collapse(parser, collapsed)
     cast(_Parser, parser).old = add_old_arguments(parser, set(declared))
+
+
+def _preset_argument(parser: Any) -> None:
+    parser.add_argument(
+        "--preset",
+        choices=tuple(dict.fromkeys(name for family in families().values() for name in family.presets)),
+        help="options for first results or for the best predictions, with --structure depth",
+    )
 
 
 def _collapse(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:

@@ -64,7 +64,7 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         Gaussian for each weight. "sparse": a Gaussian and an inclusion variable for each weight. "hmc": Hamiltonian
         Monte Carlo with hierarchical scales, initialised at fitted networks. "hmc" gives the best predictions for
         tables of a few hundred rows and takes a minute or more; :class:`~fathomless.estimators.values.HMC` has its
-        options. Scores and recalibration of sampled weights use leave-one-out predictions.
+        options.
     last_layer : {"auto", "point", "laplace", "conjugate"}
         Inference of the last linear map of each depth, for point estimates of the other weights. "point": a point
         estimate. "laplace": the posterior given the features of the network, centred at the trained head. "conjugate":

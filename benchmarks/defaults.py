@@ -5,8 +5,9 @@
 One line for each table, split and column is printed and added to a file of JSON lines (--out); ``--summary`` prints the
 table of means from it. Regression: mean log density of test rows in nats, in units of the table, RMSE, and coverage of
 90 % intervals. Classification: mean log probability, accuracy, and expected calibration error. ``worst`` is the
-distance of the worst test row below the median row, in nats. "fast" and "best" are the presets. "boosting" has the default options of scikit-learn, and
-"stopped" is the boosting of ``fathomless compare``, stopped by held-out rows (:mod:`fathomless.app.peers`).
+distance of the worst test row below the median row, in nats. "fast" and "best" are the presets. "boosting" has the
+default options of scikit-learn, and "stopped" is the boosting of ``fathomless compare``, stopped by held-out rows
+(:mod:`fathomless.app.peers`).
 ``--seeds 0,1,2,3,4`` fits every split with each of these seeds. ``--agreement`` then prints the differences between
 depths of one split, in units of the reported standard errors, and the difference between the reported score and that of
 single networks on test rows.

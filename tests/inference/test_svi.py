@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.runs.callbacks import Checkpoint
-from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.runs.run import Fitted, Run, check
 from fathomless.inference.variational import svi
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training, schedule
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
+from fathomless.posterior.model import Draws, Model
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, FileError
 from fathomless.system.progress import Progress, Terminal
 from trainings import Syncs, state_of
@@ -438,7 +439,7 @@ def test_no_epoch_of_the_warm_up_is_kept() -> None:
     assert kept[19] >= 12 > kept[39] > 0
 
 
-@pytest.mark.parametrize("size", [1e6, 1e-4])
+@pytest.mark.parametrize("size", [1e6, 30.0, 1e-4])
 def test_targets_far_from_size_1_are_reported(size: float) -> None:
     x = torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
     net = MLP(1, 1, 4)
@@ -446,8 +447,59 @@ def test_targets_far_from_size_1_are_reported(size: float) -> None:
         fit(UnboundedDepth(net.layer, net.head), Gaussian(), Rows(x, size * x), training=Training(epochs=1))
 
 
-@pytest.mark.parametrize(("size", "noise"), [(30.0, "learned"), (0.03, "learned"), (1e6, 1e5), (0.0, "learned")])
+@pytest.mark.parametrize(("size", "noise"), [(5.0, "learned"), (0.2, "learned"), (1e6, 1e5), (0.0, "learned")])
 def test_targets_of_usual_size_and_known_noise_are_not_reported(size: float, noise: Any) -> None:
     x = torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
     net = MLP(1, 1, 4)
     fit(UnboundedDepth(net.layer, net.head), Gaussian(noise=noise), Rows(x, size * x), training=Training(epochs=1))
+
+
+def test_what_is_no_model_likelihood_or_table_is_named() -> None:
+    x, net = torch.zeros(4, 2), model()
+    for given, message in (
+        ((nn.Linear(2, 2), Categorical(2), rows(4)), "model is a Linear; a Model is allowed, such as bayesian_network"),
+        ((net, nn.MSELoss(), rows(4)), r"likelihood=MSELoss\(\) was given; a Likelihood is allowed"),
+        ((net, Categorical, rows(4)), "a Likelihood is allowed, such as Gaussian"),
+        ((net, Categorical(2), x, x[:, 0].long()), r"give Rows\(x, y\)"),
+        (
+            (net, Categorical(2), Rows(x, x[:, 0].long(), torch.ones(4, 1))),
+            r"weight has shape \(4, 1\); one number for",
+        ),
+    ):
+        with pytest.raises(DataError, match=message):
+            fit(*given)  # type: ignore[arg-type]
+
+
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    net = MLP(2, 1, 4)
+    with pytest.raises(
+        DataError, match=r"y has 2 columns and the likelihood 1 target.* for 2 targets use Gaussian\(2\)"
+    ):
+        fit(UnboundedDepth(net.layer, net.head), Gaussian(), Rows(x, x))
+    fit(UnboundedDepth(net.layer, net.head), Gaussian(), Rows(x, x.sort(1).values), training=Training(epochs=1))
+
+
+def test_weights_of_draws_have_the_sum_one() -> None:
+    class Two(Model):
+        """Two networks, with a given total weight."""
+
+        stochastic = False
+
+        def __init__(self, total: float) -> None:
+            super().__init__()
+            self.map, self.total = nn.Linear(2, 2), total
+
+        def draw(self, x: Tensor, n: int = 1, generator: Any = None) -> Draws:
+            weight = torch.full((2,), self.total / 2.0, dtype=torch.float64)
+            numbers = torch.arange(2)
+            return Draws(self.map(x)[None].expand(2, -1, -1), weight.log(), numbers, {"weights": weight * 0.0})
+
+        def structure(self) -> Any:
+            return None
+
+    with pytest.raises(
+        DataError, match="the weights of the draws have the sum 2; log_weight must have the logsumexp 0"
+    ):
+        fit(Two(2.0), Categorical(2), rows(8))
+    check(Two(1.0), Categorical(2), rows(8))

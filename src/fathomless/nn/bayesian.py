@@ -117,8 +117,8 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
                 setattr(whole.get_submodule(owner), leaf, BayesianSlot(new) if isinstance(new, BayesianLayer) else new)
     if not any(isinstance(part, BayesianSlot) for part in whole.modules()):
         raise DataError(
-            f"no layer of the {type(module).__name__} was made Bayesian; linear maps and convolutions for which "
-            "`make` returns a layer can be"
+            f"no layer of the {type(module).__name__} was made Bayesian: it has no linear map or convolution, or "
+            "`make` returns None for all of them"
         )
     for part in whole.modules():
         _disable_fast_path(part)

@@ -328,7 +328,7 @@ class FreeCategorical(DepthLaw):
 
 @dataclass(frozen=True)
 class FixedDepth(DepthLaw):
-    """Fixed masses on fixed offsets, without parameters. With one offset: the ordinary network of that depth.
+    """Fixed masses on fixed offsets from the minimum depth, without parameters; one offset is a network of fixed depth.
 
     Examples
     --------
@@ -341,6 +341,8 @@ class FixedDepth(DepthLaw):
     probabilities: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.offsets, tuple):
+            raise DataError(f"offsets={self.offsets!r} was given; a tuple is allowed, such as (1,)")
         ascending = list(self.offsets) == sorted(set(self.offsets)) and bool(self.offsets) and self.offsets[0] >= 0
         proper = len(self.offsets) == len(self.probabilities) and abs(sum(self.probabilities) - 1.0) < 1e-9
         if not (ascending and proper and min(self.probabilities) > 0.0):

@@ -12,6 +12,8 @@ from fathomless.system.errors import DataError
 
 __all__ = ["FixedNoise", "InputNoise", "LearnedNoise", "Noise", "NoiseOption", "StatedNoise", "make_noise"]
 
+_LOG_LARGEST = math.log(10.0)  # log of the largest predicted scale, in standard deviations of the target
+
 #: Option `noise` of a likelihood.
 NoiseOption = float | Literal["learned", "input", "stated"]
 
@@ -116,7 +118,8 @@ class InputNoise(Noise):
 
     This is smooth, above :math:`\log m` and close to r above it; c makes the scale ``initial`` where r = 0.
     For small r the gradient decreases as :math:`1 / x^2`, not exponentially as with a softplus. A scale that became
-    too small in training can therefore grow again.
+    too small in training can therefore grow again. Scales are at most ten standard deviations of the target: an
+    exponential of an extrapolated output would have no meaning.
 
     A network that fits its training rows closely predicts too small a scale for other rows. Held-out rows can
     therefore fit a factor of the scale for each target (:meth:`add_factor`), which also multiplies the floor.
@@ -175,7 +178,8 @@ class InputNoise(Noise):
         loc, raw = f[..., : self.targets], f[..., self.targets :]  # (S, B, T) each
         x = raw + self.offset
         log_scale = self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
-        return loc, log_scale if self.log_factor is None else log_scale + self.log_factor.to(f)
+        log_scale = log_scale if self.log_factor is None else log_scale + self.log_factor.to(f)
+        return loc, log_scale.clamp(max=_LOG_LARGEST)
 
 
 class StatedNoise(Noise):

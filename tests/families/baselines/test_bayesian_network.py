@@ -8,7 +8,9 @@ from torch import nn
 
 from fathomless.families import pytorch
 from fathomless.families.pytorch import Categorical, Gaussian, Rows, Training, bayesian_network, fit, predictive
-from fathomless.system.errors import DataError
+from fathomless.nn.bayesian import bayesian
+from fathomless.nn.layers import MeanField
+from fathomless.system.errors import DataError, DataWarning
 
 
 def test_one_weight_has_the_posterior_of_linear_regression() -> None:
@@ -65,3 +67,43 @@ def test_an_unknown_posterior_is_refused() -> None:
 def test_the_names_of_the_interface_exist() -> None:
     assert all(hasattr(pytorch, name) for name in pytorch.__all__)
     assert sorted(pytorch.__all__) == sorted(set(pytorch.__all__))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, a normalisation and a linear map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.norm, self.out = nn.LSTM(2, 4, batch_first=True), nn.LayerNorm(4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.out(self.norm(self.cell(x)[0][:, -1]))
+        return y
+
+
+@pytest.mark.parametrize("weights", ["matrix", "sparse"])
+def test_parameters_without_a_posterior_are_named(weights: str) -> None:
+    with pytest.warns(DataWarning, match=r"128 parameters of cell keep point estimates"):
+        bayesian_network(Recurrent(), weights)
+    bayesian_network(Recurrent(), "meanfield")  # without a warning, as networks of linear maps and normalisations
+    bayesian_network(nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 1)), weights)
+
+
+def test_the_data_type_is_that_of_the_network() -> None:
+    assert bayesian_network(nn.Linear(2, 1).double()).dtype == torch.float64
+    assert bayesian_network(nn.Linear(2, 1).double(), dtype=torch.float32).dtype == torch.float32
+
+
+def test_some_layers_are_bayesian() -> None:
+    network = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    last = bayesian(network, lambda name, layer: MeanField(layer) if name == "2" else None)
+    model = bayesian_network(last, "map")
+    draws = model.draw(torch.randn(6, 2), 3, torch.Generator().manual_seed(0))
+    assert draws.f.std(0).min() > 0.0
+    assert draws.divergence["weights"].detach().sum() > 0.0
+
+
+@pytest.mark.parametrize("name", ["prior", "prior_inclusion", "law"])
+def test_other_options_are_refused(name: str) -> None:
+    with pytest.raises(DataError, match=f"{name} was given; allowed options are weight_prior"):
+        bayesian_network(nn.Linear(2, 1), **{name: 1.0})

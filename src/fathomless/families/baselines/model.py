@@ -17,6 +17,7 @@ initial weights.
 """
 
 import copy
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,10 +27,11 @@ from torch import Tensor, nn
 
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.nn.architectures import Architecture
+from fathomless.nn.bayesian import BayesianSlot
 from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales
 from fathomless.posterior.laws import FixedDepth, FreeCategorical, UniformPrior
 from fathomless.system.draws import bernoulli
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
     "Dropout",
@@ -40,6 +42,9 @@ __all__ = [
     "matrix_normal_network",
     "mean_field_network",
 ]
+
+
+_NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
 class Dropout(BayesianLayer):
@@ -222,7 +227,17 @@ def bayesian_network(network: nn.Module, weights: str = "meanfield", **options: 
         posterior in linear maps and convolutions.
     options
         Options of :class:`~fathomless.families.depth.model.UnboundedDepth`: weight_prior, weight_scale (the initial
-        standard deviation), seed, dtype.
+        standard deviation), seed, and dtype, by default that of the network.
+
+    Raises
+    ------
+    DataError
+        For other options, and if the network has no layer for the posterior.
+
+    Warns
+    -----
+    DataWarning
+        If other modules than normalisations keep point estimates, with "matrix" and "sparse".
 
     Examples
     --------
@@ -231,7 +246,32 @@ def bayesian_network(network: nn.Module, weights: str = "meanfield", **options: 
     >>> model.draw(torch.zeros(5, 3), n=4, generator=torch.Generator().manual_seed(0)).f.shape
     torch.Size([4, 5, 1])
     """
-    return finite_network(_Given(network), 1, weights=weights, **options)
+    if unknown := sorted(set(options) - {"weight_prior", "weight_scale", "seed", "dtype"}):
+        raise DataError(f"{unknown[0]} was given; allowed options are weight_prior, weight_scale, seed and dtype")
+    found = (p.dtype for p in network.parameters() if p.is_floating_point())
+    model = finite_network(_Given(network), 1, weights=weights, **{"dtype": next(found, torch.float32), **options})
+    if weights in ("matrix", "sparse"):
+        _warn_of_point_estimates(model, weights)
+    return model
+
+
+def _warn_of_point_estimates(model: nn.Module, weights: str) -> None:
+    """Warn of trained parameters without a posterior, except those of normalisations."""
+    inside = {part for slot in model.modules() if isinstance(slot, BayesianSlot) for part in slot.modules()}
+    plain = {
+        name.removeprefix("layers.1.module.") or type(part).__name__: sum(p.numel() for p in own)
+        for name, part in model.named_modules()
+        if part not in inside
+        and not isinstance(part, _NORMALISATIONS)
+        and (own := [p for p in part.parameters(recurse=False) if p.requires_grad])
+    }
+    if plain:
+        warnings.warn(
+            f"weights={weights!r} has a posterior in linear maps and convolutions; {sum(plain.values()):,} "
+            f"parameters of {', '.join(plain)} keep point estimates. weights='meanfield' has a posterior for all",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from fathomless.families.depth.divergence import find_first, tabulate_charges
 from fathomless.families.depth.parts import (
     apply_heads,
+    check_kinds,
     check_options,
     check_part,
     count_head_bases,
@@ -172,6 +173,7 @@ class UnboundedDepth(
     ) -> None:
         super().__init__()
         check_options(min_depth, max_depth, weights, head_divergence, growth)
+        check_kinds(law, prior, weight_prior)
         self.layer, self.head = layer, head
         self.law = law or TruncatedPoisson()
         self.prior = prior or PoissonPrior()

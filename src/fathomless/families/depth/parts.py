@@ -7,14 +7,16 @@ from torch import Tensor, nn
 
 from fathomless.nn.bayesian import WEIGHT_KINDS
 from fathomless.nn.gaussian_head import GaussianHead
-from fathomless.nn.layers import BayesianLayer
+from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.stacked import StackedLinear, apply_stackable
+from fathomless.posterior.laws import DepthLaw, DepthPrior
 from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError
 
 __all__ = [
     "apply_heads",
     "apply_part",
+    "check_kinds",
     "check_options",
     "check_part",
     "count_head_bases",
@@ -262,3 +264,15 @@ def check_options(min_depth: int, max_depth: int | None, weights: str, head_dive
     checks.choice("weights", weights, WEIGHT_KINDS)
     checks.choice("head_divergence", head_divergence, ("own", "cumulative"))
     checks.choice("growth", growth, ("default", "identity"))
+
+
+def check_kinds(law: object, prior: object, weight_prior: object) -> None:
+    """Raise DataError if a law or a prior is neither None nor an object of its class."""
+    given: dict[str, tuple[object, type, str]] = {
+        "law": (law, DepthLaw, "TruncatedPoisson(2.0) or FixedDepth((1,))"),
+        "prior": (prior, DepthPrior, "PoissonPrior(0.5)"),
+        "weight_prior": (weight_prior, WeightPrior, "WeightPrior(scale=1.0)"),
+    }
+    for name, (value, kind, example) in given.items():
+        if value is not None and not isinstance(value, kind):
+            raise DataError(f"{name}={value!r:.80} was given; a {kind.__name__} is allowed, such as {example}")

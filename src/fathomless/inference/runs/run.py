@@ -19,8 +19,8 @@ from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, re
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.hurdle import AtomNetworks
 from fathomless.posterior.left_out import LeftOutLaws
-from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
-from fathomless.posterior.model import Model
+from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood, is_censored
+from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.trees import TreePool
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
@@ -366,7 +366,10 @@ def check(
     if not len(rows):
         raise DataError("0 rows were given; at least 1 is needed")
     _refuse_inference_tensors(model, likelihood, rows)
+    _check_bounds(likelihood, rows.y)
     if rows.weight is not None:
+        if rows.weight.ndim != 1 and isinstance(data, Rows):
+            raise DataError(f"weight has shape {tuple(rows.weight.shape)}; one number for each row is allowed, (N,)")
         odd = rows.weight[~(rows.weight.isfinite() & (rows.weight >= 0))]
         if len(odd):
             raise DataError(
@@ -403,10 +406,36 @@ def check(
             f"the output of the network is {draws.f.dtype} and its weights are {model.dtype}: {where} returns another "
             "type; convert the tensors that it adds or multiplies to the type of its input"
         )
+    if finite:
+        _check_weights(draws)
     if finite and few.x.isfinite().all() and not draws.f.isfinite().all():
         raise DivergenceError(
             f"before the first step the output of the network is not finite for finite rows; check "
             f"{find_nonfinite(model, few.x)}: its computation and its initial weights"
+        )
+
+
+def _check_bounds(likelihood: Likelihood, y: Tensor) -> None:
+    """Raise DataError if lower bounds of censored targets are above upper ones."""
+    if not is_censored(likelihood, y):
+        return
+    low, high = y.chunk(2, 1)
+    if bool((low > high).any()):
+        count, kind = low.shape[1], type(likelihood).__name__
+        raise DataError(
+            f"y has {2 * count} columns and the likelihood {count} target(s): the columns are lower and upper "
+            f"bounds of censored targets, and some lower bounds are above the upper ones; for {2 * count} targets use "
+            f"{kind}({2 * count})"
+        )
+
+
+def _check_weights(draws: Draws) -> None:
+    """Raise DataError if the weights of the draws of a model do not have the sum 1."""
+    total = float(draws.log_weight.double().exp().sum())
+    if math.isfinite(total) and abs(total - 1.0) > 1e-3:
+        raise DataError(
+            f"the weights of the draws have the sum {total:.4g}; log_weight must have the logsumexp 0, such as "
+            f"-log({len(draws.log_weight)}) for equal weights"
         )
 
 

@@ -56,7 +56,7 @@ __all__ = ["assign_parts", "calibrate", "can_calibrate", "fit", "score"]
 
 _CHUNK = 8192  # rows scored at once
 _KEPT = 1024  # steps whose bounds are kept on the device before they are summed
-_SMALL, _LARGE = 0.01, 100.0  # range of the size of targets without a warning
+_SMALL, _LARGE = 0.1, 10.0  # range of the size of targets without a warning
 
 
 Callback = Callable[[Run], None]
@@ -127,6 +127,7 @@ def fit(
         If the batches do not follow from the seed, so that a resumed training is not bit-identical; and if the noise is
         fitted and the targets are far from size 1, for which the priors of noise and weights are meant.
     """
+    _check_kinds(model, likelihood, train)
     batches = _as_batches(train, model.device)
     held_out = _gather_held_out(valid, model.device, seed)
     data = (batches, held_out) if held_out is not None else (batches,)
@@ -171,6 +172,18 @@ def fit(
     return run.result()
 
 
+def _check_kinds(model: object, likelihood: object, train: object) -> None:
+    """Raise DataError for a model, a likelihood or data of another kind."""
+    if not isinstance(model, Model):
+        raise DataError(
+            f"model is a {type(model).__name__}; a Model is allowed, such as bayesian_network(network) for a network"
+        )
+    if not isinstance(likelihood, Likelihood):
+        raise DataError(f"likelihood={likelihood!r:.80} was given; a Likelihood is allowed, such as Gaussian()")
+    if isinstance(train, Tensor):
+        raise DataError("the training data are a Tensor; give Rows(x, y), or batches (x, y)")
+
+
 def _as_batches(train: Data | Iterable[Any], device: torch.device) -> Data:
     """Wrap iterables in :class:`Batches`; warn if their order does not follow from the seed."""
     if isinstance(train, Rows | Stream | StackedRows):
@@ -182,7 +195,7 @@ def _as_batches(train: Data | Iterable[Any], device: torch.device) -> Data:
             "generators had the same seed: a resumed training will not be bit-identical. Draw random numbers from "
             "torch's global generator, or give the DataLoader a torch.Generator",
             DataWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return batches
 
@@ -199,7 +212,7 @@ def _warn_of_scale(likelihood: Likelihood, y: Tensor) -> None:
             "of size 1. Train on (y - y.mean(0)) / y.std(0), and give predictive the mean as shift and the standard "
             "deviation as scale",
             DataWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

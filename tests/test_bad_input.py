@@ -270,7 +270,7 @@ def test_targets_that_cannot_be_used_are_refused(y: Any, message: str) -> None:
         (numbers()[:, 0], "Unknown label type: continuous.* Give class labels, or use a regressor"),
         (["a", 1] * 10, "Unknown label type: y holds class labels of type int, str; give"),
         ([[1], [2]] * 10, "Unknown label type|nested|unhashable|type list"),
-        (numbers(), r"y has 0\.12573; multi-label targets are several columns of 0 and 1"),
+        (numbers(), r"the value 0\.12573; multi-label targets are several columns of 0 and 1"),
         (["a"] * 20, r"y has only one class \('a'\); a classifier needs at least two classes"),
         (["a", "b"], "X has 20 rows and y has 2; they must agree"),
         (None, "requires y to be passed"),

@@ -66,7 +66,7 @@ def test_several_labels_are_exported_and_followed() -> None:
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (lambda y: 2 * y, {}, "y has 2; multi-label targets are several columns of 0 and 1"),
+        (lambda y: 2 * y, {}, "the value 2; multi-label targets are several columns of 0 and 1"),
         (lambda y: y, {"class_weight": "balanced"}, "class_weight='balanced' was given with 3 columns of labels"),
         (lambda y: y, {"class_cost": {0: 2.0}}, r"class_cost=.* was given with 3 columns of labels"),
         (lambda y: y, {"last_layer": "laplace"}, "last_layer='laplace' was given with Bernoulli"),

@@ -663,7 +663,7 @@ def _read_indicators(y: Any) -> Floats:
     values = read_target(y)
     wrong = (values != 0.0) & (values != 1.0)
     if values.ndim != 2 or wrong.any():
-        what = f"y has {values[wrong][0]:g}" if wrong.any() else "y has one column"
+        what = f"y has several columns and the value {values[wrong][0]:g}" if wrong.any() else "y has one column"
         raise DataError(
             f"{what}; multi-label targets are several columns of 0 and 1: encode the labels so, or fit one estimator "
             "per column"

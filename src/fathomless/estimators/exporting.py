@@ -14,6 +14,7 @@ import copy
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -176,12 +177,14 @@ def build_networks(estimator: PredictiveEstimator) -> tuple[fx.GraphModule, Tens
 def _refuse_rows_and_trees(estimator: PredictiveEstimator) -> None:
     """Raise DataError for parts of a fit that a module does not have."""
     recalibration = estimator.recalibration_
+    trees = estimator.trees_ is not None or (recalibration is not None and recalibration.trees is not None)
     if recalibration is not None and recalibration.neighbors is not None:
+        also = " and trees=False" if trees else ""
         raise DataError(
             f"the estimator was fitted with neighbors=True and contains {len(recalibration.neighbors.x):,} training "
-            "rows, which an exported module does not search; fit it with neighbors=False to export it"
+            f"rows, which an exported module does not search; fit it with neighbors=False{also} to export it"
         )
-    if estimator.trees_ is not None or (recalibration is not None and recalibration.trees is not None):
+    if trees:
         raise DataError(
             "the estimator was fitted with trees=True, and an exported module has no boosted trees; fit it with "
             "trees=False to export it"
@@ -655,7 +658,9 @@ def _sample_rows(schema: Schema) -> Any:
 
 def _difference(estimator: PredictiveEstimator, rows: Any, outputs: dict[str, Any]) -> float:
     """Return the largest difference between a module and the estimator; see :class:`Exported`."""
-    dist = cast(Any, estimator.predict_dist(rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of scikit-learn: an array has no names of columns
+        dist = cast(Any, estimator.predict_dist(rows))
     if "probabilities" in outputs:
         return float(np.abs(dist.probs.numpy() - outputs["probabilities"]).max())
     unit = np.asarray(cast(TargetScale, estimator.target_).spread)
@@ -667,7 +672,6 @@ def _difference(estimator: PredictiveEstimator, rows: Any, outputs: dict[str, An
 def _write_torch(written: torch.export.ExportedProgram, meta: str, x: Tensor) -> tuple[bytes, dict[str, Any]]:
     """Return the content of a file for ``torch.export.load``, and its outputs for rows."""
     import io as memory
-    import warnings
 
     file = memory.BytesIO()
     with warnings.catch_warnings():
@@ -686,7 +690,6 @@ def _write_onnx(written: torch.export.ExportedProgram, meta: str, x: Tensor) -> 
     except ImportError as error:
         raise DataError(f"ONNX needs {error.name}; pip install 'fathomless[export]'") from error
     import logging
-    import warnings
 
     names = list(written.module()(x))
     with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fathomless.app.commands.fitted import KnownRows, read_rows
+from fathomless.app.commands.fitted import KnownRows, is_training_file, read_rows
 from fathomless.app.commands.printing import note, show, show_json
 from fathomless.system.errors import DataError
 
@@ -19,6 +19,11 @@ def explain(given: argparse.Namespace) -> int:
     """Compute permutation importance and partial dependence, of scores or of the spread of predictions."""
     known = read_rows(given, labelled=given.of == "score")
     known.show_notes()
+    if given.of == "score" and is_training_file(given.data, known.manifest):
+        note(
+            f"{given.data} is the training file, whose rows the networks have seen: importances are too large. Use "
+            "rows to which the run was not fitted; the page shows those of out-of-fold or held-out rows"
+        )
     X, y = _choose_rows(given, known)
     return _explain_score(given, known, X, y) if given.of == "score" else _explain_spread(given, known, X)
 

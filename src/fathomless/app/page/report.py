@@ -7,7 +7,7 @@ module chooses figures and texts; the markup, which escapes every text, is in ``
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless import plots
-from fathomless.app.commands.flags import flag_of
+from fathomless.app.commands.flags import flag_of, translate_message
 from fathomless.app.diagnose import TOLERATED
 from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.glossary import TERMS
@@ -151,7 +151,8 @@ def render(page: Page) -> str:
         page=page,
         first=first,
         lede=_lede(page, first),
-        findings=sorted(page.findings, key=lambda finding: finding.severity != "problem"),
+        findings=_findings(page),
+        problems=[finding.title for finding in page.findings if finding.severity == "problem"],
         structure=page.estimator.structure_,
         section=section,
         drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
@@ -194,6 +195,14 @@ def _score(name: str, score: Score) -> tuple[str, str]:
     if name not in _IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
         return "0", ""  # zero up to rounding
     return format_with_error(score.value, score.error)
+
+
+def _findings(page: Page) -> list[Finding]:
+    """Return the findings, problems first; those of a command name the options of the command line."""
+    ordered = sorted(page.findings, key=lambda finding: finding.severity != "problem")
+    if page.command is None:
+        return ordered
+    return [replace(finding, remedy=translate_message(finding.remedy)) for finding in ordered]
 
 
 def _lede(page: Page, first: Evaluation | None) -> list[str]:

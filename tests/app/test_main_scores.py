@@ -8,7 +8,7 @@ import pytest
 
 from fathomless import FiniteNetworkClassifier, FiniteNetworkRegressor
 from fathomless.app.commands.printing import table_of
-from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rows
+from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rare_class, describe_rows
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.scores import Score
 
@@ -64,3 +64,12 @@ def test_the_table_has_a_column_for_each_model(evaluations: dict[str, Evaluation
     cells = {line.split("  ")[0]: line.split()[-1] for line in table[1:]}
     assert cells.pop("rmse") == "0.10"  # 7.00 ± 0.10
     assert set(cells.values()) == {"–"}  # scores that a model does not have
+
+
+def test_a_rare_class_has_recall_and_precision(evaluations: dict[str, Evaluation]) -> None:
+    rare = replace(evaluations["classification"], confusion=np.array([[95, 1], [3, 1]]), labels=("no", "yes"))
+    assert describe_rare_class(rare) == "recall of the rarest class, yes (4 % of the rows): 25 %, precision 50 %"
+    never = replace(rare, confusion=np.array([[96, 0], [4, 0]]))
+    assert describe_rare_class(never) == "recall of the rarest class, yes (4 % of the rows): 0 % (never predicted)"
+    assert describe_rare_class(replace(rare, confusion=np.array([[60, 10], [10, 20]]))) == ""
+    assert describe_rare_class(evaluations["regression"]) == ""

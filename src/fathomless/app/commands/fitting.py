@@ -80,7 +80,7 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
 def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
     """Fit and save, and print scores, structure and findings."""
     from fathomless.app import runs
-    from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rows
+    from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rare_class, describe_rows
 
     out = fit.out
     checkpoint = runs.begin(out, fit.manifest, resume=given.resume, overwrite=given.overwrite)
@@ -112,8 +112,8 @@ def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
         analysis = runs.analysis(out)
         peers = analysis.peers.scores if analysis and analysis.peers else {}
         show(f"{fit.headline}\n{describe_rows(evaluation)}:\n  {describe_error(evaluation, peers)}")
-        if coverage := describe_coverage(evaluation):
-            show(f"  {coverage}")
+        if more := describe_coverage(evaluation) or describe_rare_class(evaluation):
+            show(f"  {more}")
         show(f"\n{table_of(evaluation, peers)}")
         show(f"\n{estimator.structure_.kind}: {estimator.structure_.summary}\n{_show_columns(estimator)}".rstrip("\n"))
         show_findings(findings)

@@ -6,7 +6,9 @@ from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import number, percent
 
-__all__ = ["REFERENCES", "describe_coverage", "describe_error", "describe_rows"]
+__all__ = ["REFERENCES", "describe_coverage", "describe_error", "describe_rare_class", "describe_rows"]
+
+_RARE = 0.1  # share of the rows below which a class is rare
 
 #: Names of simple models beside the scores of a fit.
 REFERENCES = {"linear": "linear model", "boosting": "boosting"}
@@ -50,3 +52,15 @@ def describe_coverage(first: Evaluation) -> str:
     """Return the coverage of 90 % intervals; an empty text if the prediction has none."""
     coverage = first.scores.get("coverage_90")
     return "" if coverage is None else f"coverage of the 90 % intervals {percent(coverage.value)}"
+
+
+def describe_rare_class(first: Evaluation) -> str:
+    """Return recall and precision of the rarest class, if it has less than a tenth of the rows; else an empty text."""
+    confusion = first.confusion  # true class, predicted class
+    if confusion is None or not 0.0 < (share := confusion.sum(1).min() / confusion.sum()) < _RARE:
+        return ""
+    rarest = int(confusion.sum(1).argmin())
+    count, predicted = confusion[rarest].sum(), confusion[:, rarest].sum()
+    recall = percent(confusion[rarest, rarest] / count)
+    other = f", precision {percent(confusion[rarest, rarest] / predicted)}" if predicted else " (never predicted)"
+    return f"recall of the rarest class, {first.labels[rarest]} ({percent(share)} of the rows): {recall}{other}"

@@ -20,7 +20,7 @@ from fathomless.app.diagnose import TOLERATED
 from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.insights import Insights, insights
-from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rows
+from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rare_class, describe_rows
 from fathomless.app.page.markup import render_template
 from fathomless.app.page.outcomes import TARGETS, by_target, predictions
 from fathomless.app.page.widths import width_groups
@@ -224,7 +224,7 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     if first.task == "classification":
         return [
             f"Classification of {join_words(first.targets)} into {len(first.labels)} classes from {source}.",
-            f"{rows}: {error}. {log_likelihood}",
+            f"{rows}: {'; '.join(filter(None, [error, describe_rare_class(first)]))}. {log_likelihood}",
         ]
     censored = []
     if first.censored:

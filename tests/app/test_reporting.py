@@ -53,7 +53,8 @@ def fitted() -> Any:
 
 
 def plain(page: str) -> str:
-    """Return a page without the parts that only a run has: command, file, notes, and steps in words of its flags."""
+    """Return a page without the parts that only a run has: command, file, notes, and the words of its flags."""
+    page = page.replace("--epochs (now", "epochs (now")
     page = re.sub(r"<section id=\"next\".*?</section>", "", page, flags=re.DOTALL)
     page = re.sub(r"<dt>(File|SHA-256)</dt><dd[^\n]*\n", "", page)
     page = re.sub(r"</dl>\n<ul class=\"prose\">.*?</ul>", "</dl>", page, count=1, flags=re.DOTALL)

@@ -53,8 +53,8 @@ def fitted() -> Any:
 
 
 def plain(page: str) -> str:
-    """Return a page without the parts that only a run has: command, file, notes, and the words of its flags."""
-    page = page.replace("--epochs (now", "epochs (now")
+    """Return a page without the parts that only a run has: command, file, notes, and texts with its flags."""
+    page = re.sub(r"<p><span class=\"lead\">What to do:</span>.*?</p>\n", "", page, flags=re.DOTALL)
     page = re.sub(r"<section id=\"next\".*?</section>", "", page, flags=re.DOTALL)
     page = re.sub(r"<dt>(File|SHA-256)</dt><dd[^\n]*\n", "", page)
     page = re.sub(r"</dl>\n<ul class=\"prose\">.*?</ul>", "</dl>", page, count=1, flags=re.DOTALL)

@@ -44,7 +44,7 @@ def terminated(patch: pytest.MonkeyPatch, place: str) -> None:
 def test_commands_of_a_run_end_with_a_line_and_leave_no_file(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted(call)
     shutil.copytree("run", "twin")
-    write("new.csv", houses())
+    write("new.csv", houses(seed=1))
     before, handler = contents(), signal.getsignal(signal.SIGTERM)
     for command, (words, place) in MOMENTS.items():
         with monkeypatch.context() as patch:

@@ -342,6 +342,17 @@ def test_a_predicted_scale_has_a_factor_only_if_it_is_added(family):
     assert torch.equal(again.components(f).scale, likelihood.components(f).scale)
 
 
+@pytest.mark.parametrize("family", CONTINUOUS)
+def test_predicted_scales_are_at_most_ten_and_can_shrink(family):
+    likelihood = family(1, noise="input")
+    f = torch.tensor([[[0.0, 30.0]], [[0.0, -1.0]]], dtype=torch.float64, requires_grad=True)
+    scale = likelihood.components(f).scale
+    assert scale[0].item() == pytest.approx(10.0)
+    assert scale[1].item() < 1.0
+    loss = -likelihood.log_prob(f, torch.zeros(1, 1, dtype=torch.float64)).sum()
+    assert torch.autograd.grad(loss, f)[0][0, 0, 1] > 0.5  # a step of descent decreases the scale
+
+
 def test_wider_classes_are_warmer():
     f, y = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 0])
     once = Categorical(4).widen(2.0)

@@ -118,8 +118,8 @@ class InputNoise(Noise):
 
     This is smooth, above :math:`\log m` and close to r above it; c makes the scale ``initial`` where r = 0.
     For small r the gradient decreases as :math:`1 / x^2`, not exponentially as with a softplus. A scale that became
-    too small in training can therefore grow again. Scales are at most ten standard deviations of the target: an
-    exponential of an extrapolated output would have no meaning.
+    too small in training can therefore grow again. Scales are at most ten standard deviations of the target, since an
+    exponential of an extrapolated output has no meaning. A larger one keeps its gradient.
 
     A network that fits its training rows closely predicts too small a scale for other rows. Held-out rows can
     therefore fit a factor of the scale for each target (:meth:`add_factor`), which also multiplies the floor.
@@ -178,8 +178,10 @@ class InputNoise(Noise):
         loc, raw = f[..., : self.targets], f[..., self.targets :]  # (S, B, T) each
         x = raw + self.offset
         log_scale = self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
-        log_scale = log_scale if self.log_factor is None else log_scale + self.log_factor.to(f)
-        return loc, log_scale.clamp(max=_LOG_LARGEST)
+        log_scale = (
+            log_scale - (log_scale - _LOG_LARGEST).clamp(min=0.0).detach()
+        )  # keeps its gradient
+        return loc, log_scale if self.log_factor is None else log_scale + self.log_factor.to(f)
 
 
 class StatedNoise(Noise):

@@ -207,6 +207,12 @@ def test_a_file_for_torch(tmp_path: Path) -> None:
     assert json.loads(extra["metadata.json"])["levels"] == [0.2]
 
 
+def test_a_fit_to_a_data_frame_of_numbers_is_exported_without_a_warning(tmp_path: Path) -> None:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["a", "b"])
+    estimator = MeanFieldNetworkRegressor(**QUICK).fit(X, X["a"])
+    assert estimator.export(tmp_path / "model.pt2").difference < 1e-4  # a warning would be an error
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(40, 2))
     estimator = MeanFieldNetworkRegressor(**QUICK).fit(X, X[:, 0])

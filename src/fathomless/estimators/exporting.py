@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 
 from fathomless.data.bins import BIN_SCALE, LIMIT, Bins
-from fathomless.data.frames import as_numbers, make_frame
+from fathomless.data.frames import as_numbers, encode, make_frame
 from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
@@ -658,9 +658,7 @@ def _sample_rows(schema: Schema) -> Any:
 
 def _difference(estimator: PredictiveEstimator, rows: Any, outputs: dict[str, Any]) -> float:
     """Return the largest difference between a module and the estimator; see :class:`Exported`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of scikit-learn: an array has no names of columns
-        dist = cast(Any, estimator.predict_dist(rows))
+    dist = cast(Any, estimator.predict_encoded(encode(estimator.schema_, rows)))
     if "probabilities" in outputs:
         return float(np.abs(dist.probs.numpy() - outputs["probabilities"]).max())
     unit = np.asarray(cast(TargetScale, estimator.target_).spread)

@@ -1,11 +1,12 @@
 """Registry entry of a family of networks: import paths of its parts, readable without torch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
 from fathomless.estimators.options import TableOptions
+from fathomless.system import checks
 from fathomless.system.citations import Reference
 from fathomless.system.errors import DataError
 
@@ -91,6 +92,17 @@ class Family:
     def estimators(self) -> dict[str, str]:
         """Import path of each estimator, by its class name."""
         return {place.partition(":")[2]: place for place in self.tasks.values()}
+
+    def preset(self, name: str, known: Collection[str]) -> dict[str, Any]:
+        """Return those options of a preset that belong to some known options; nested ones belong to their outer one.
+
+        Raises
+        ------
+        DataError
+            If there is no such preset.
+        """
+        checks.choice("preset", name, tuple(self.presets))
+        return {option: value for option, value in self.presets[name].items() if option.partition("__")[0] in known}
 
     @staticmethod
     def find(place: str) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ torch.
 """
 
 import sys
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from os import PathLike
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, cast
 from fathomless.estimators.options import ClassOptions, NoiseOptions, options_of
 from fathomless.families import baselines, continuous, depth, graph, manifold, sparse
 from fathomless.families.family import Family
-from fathomless.system import checks
 from fathomless.system.citations import SOFTWARE, Reference
 from fathomless.system.errors import DataError, FileError
 
@@ -121,8 +121,19 @@ def options(family: Family, task: str) -> "dict[str, Field[Any]]":
     return {option.name: option for group in groups for option in options_of(group)}
 
 
-def preset(family: Family, name: str, task: str) -> dict[str, Any]:
-    """Return the options of a preset of a family, without those that a task does not have.
+def preset(family: Family, name: str, task: str, given: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options of a preset of a family, without those that a task does not have or that are given.
+
+    Parameters
+    ----------
+    family : Family
+        Family of the estimator.
+    name : str
+        Name of the preset.
+    task : str
+        Task of the estimator.
+    given : iterable of str
+        Names of options that the preset does not replace; a nested name stands for its outer option.
 
     Raises
     ------
@@ -137,9 +148,7 @@ def preset(family: Family, name: str, task: str) -> dict[str, Any]:
     if not family.presets:
         having = ", ".join(other.name for other in families().values() if other.presets)
         raise DataError(f"preset={name!r} was given for {family.name}, which has no presets; only {having} has them")
-    checks.choice("preset", name, tuple(family.presets))
-    known = options(family, task)
-    return {option: value for option, value in family.presets[name].items() if option.partition("__")[0] in known}
+    return family.preset(name, options(family, task).keys() - {option.partition("__")[0] for option in given})
 
 
 def family_of(estimator: "Estimator | str") -> Family:

@@ -178,9 +178,8 @@ class InputNoise(Noise):
         loc, raw = f[..., : self.targets], f[..., self.targets :]  # (S, B, T) each
         x = raw + self.offset
         log_scale = self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
-        log_scale = (
-            log_scale - (log_scale - _LOG_LARGEST).clamp(min=0.0).detach()
-        )  # keeps its gradient
+        excess = (log_scale - _LOG_LARGEST).clamp(min=0.0)
+        log_scale = log_scale - excess.detach()  # the gradient remains
         return loc, log_scale if self.log_factor is None else log_scale + self.log_factor.to(f)
 
 

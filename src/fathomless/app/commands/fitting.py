@@ -164,9 +164,7 @@ class _Fit:
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
             )
         if given.preset:
-            explicit = {name.partition("__")[0] for name in self.options}
-            preset = registry.preset(family, given.preset, table.task)
-            self.options |= {name: value for name, value in preset.items() if name.partition("__")[0] not in explicit}
+            self.options |= registry.preset(family, given.preset, table.task, self.options)
         threads = self._choose_threads()
         self.kind: Any = registry.estimator_class(family.tasks[table.task])
         torch.set_num_threads(threads)

@@ -25,7 +25,6 @@ from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.hamiltonian import Hamiltonian, StructureSamples
 from fathomless.families.depth.law_fit import make_law_fit
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, compute_relevance
-from fathomless.families.depth.options import PRESETS
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.out_of_fold.search import FIRST, Law
 from fathomless.posterior.capabilities import SelectsInputs
@@ -40,7 +39,6 @@ from fathomless.posterior.laws import (
 from fathomless.posterior.likelihoods import Gaussian, Likelihood, LocationScale, StudentT, without_cells
 from fathomless.posterior.noise import LearnedNoise
 from fathomless.posterior.structure import ListedPosterior, with_errors
-from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building
 
@@ -145,9 +143,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         >>> UnboundedDepthRegressor.preset("fast", random_state=0)
         UnboundedDepthRegressor(cv=5, random_state=0, weight_prior=1.0)
         """
-        checks.choice("preset", name, tuple(PRESETS))
-        known = {option.name for option in fields(cls)} - set(options)
-        chosen = {key: value for key, value in PRESETS[name].items() if key.partition("__")[0] in known}
+        chosen = FAMILY.preset(name, {option.name for option in fields(cls)} - set(options))
         return cls(**options).set_params(**chosen)
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:

@@ -14,8 +14,9 @@ from sklearn.linear_model import LinearRegression
 
 import fathomless
 from commands import Call
-from fathomless import IndianChefsDensity, UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless import IndianChefsDensity, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.estimators.evaluation import evaluate
+from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 from html_tree import Tree
 
@@ -140,8 +141,9 @@ def test_targets_are_named_as_given(fitted: Any) -> None:
 def test_several_targets_and_rows_of_arrays() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2))
-    estimator = small(UnboundedDepthRegressor).fit(X.tolist(), X + rng.normal(size=(N, 2)))
-    found = fathomless.report(estimator, X.tolist(), X.tolist())
+    y = X + rng.normal(size=(N, 2))
+    estimator = small(UnboundedDepthRegressor).fit(X.tolist(), y)
+    found = fathomless.report(estimator, X.tolist(), y.tolist())
     assert found.evaluations[0].targets == ("y1", "y2")
     assert Tree(found.html).all("h1")[0]["text"] == "y1, y2"
 
@@ -209,6 +211,61 @@ def test_the_number_of_rows_is_that_of_the_fit(cv: int, tmp_path: Path) -> None:
         assert sum(e.rows for e in found.evaluations[: 3 - cv]) == N - 5  # all rows out of fold, or both parts
 
 
+def _of_kind(kind: str) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Return an estimator, its X and y, and further arguments of the fit."""
+    rows = table()
+    X, y = rows[["size", "colour"]], rows["price"]
+    match kind:
+        case "classes":
+            return small(UnboundedDepthClassifier), X[["size"]], rows["colour"], {}
+        case "censored":
+            return small(UnboundedDepthRegressor, cv=1), X, y, {"censored": rows["kind"]}
+        case "density":
+            options: dict[str, Any] = {"chains": 2, "sweeps": 5, "states": 2, "engine": "numpy", "random_state": 0}
+            return IndianChefsDensity(**options), rows[["size", "price"]], None, {}
+        case "bins":
+            return small(UnboundedDepthRegressor, numbers="binned"), X, y, {}
+        case "weights":
+            return small(UnboundedDepthRegressor), X, y, {"sample_weight": rows["copies"] - 1.0}
+        case "skewed":
+            return small(UnboundedDepthRegressor), X, np.exp(3.0 * y), {}
+        case "counts":
+            return small(UnboundedDepthRegressor), X, (3 * y - (3 * y).min()).round(), {}
+        case "single":
+            return small(UnboundedDepthRegressor, cv=1), X, y, {}
+    return SparseBayesRegressor(random_state=0, epochs=6, width=4), X, y, {}
+
+
+@pytest.mark.parametrize(
+    "kind", ["classes", "censored", "density", "bins", "weights", "skewed", "counts", "single", "other family"]
+)
+def test_rows_of_the_fit_are_recognised_by_their_order(kind: str, tmp_path: Path) -> None:
+    estimator, X, y, more = _of_kind(kind)
+    named = {} if y is None else {"y": y}
+    estimator.fit(X, **named, **more).save(tmp_path / "saved")
+    other = np.random.default_rng(1).permutation(len(X))
+    moved = {name: rows.iloc[other] for name, rows in {**named, **more}.items()}
+    for one in (estimator, fathomless.load(tmp_path / "saved")):
+        assert fathomless.report(one, X, **named, **more).evaluations
+        with pytest.raises(DataError, match="are not the rows of the fit, or are in another order"):
+            fathomless.report(one, X.iloc[other], **moved)
+        if y is not None:
+            with pytest.raises(DataError, match="are not the rows of the fit, or are in another order"):
+                fathomless.report(one, X, **{**named, "y": moved["y"]}, **more)
+
+
+def test_a_run_of_an_earlier_version_has_no_checksum_of_its_rows(fitted: Any, tmp_path: Path) -> None:
+    estimator, X, y = fitted
+    folder = estimator.save(tmp_path / "saved")
+    saved = io.load(folder, kinds={"UnboundedDepthRegressor"})
+    meta = {name: value for name, value in saved.meta.items() if name != "rows_digest"}
+    io.save(folder, kind=saved.kind, tensors=saved.tensors, meta=meta)
+    assert fathomless.report(fathomless.load(folder), X[::-1], y[::-1]).evaluations
+    io.save(folder, kind=saved.kind, tensors=saved.tensors, meta={**meta, "rows_digest": "abc"})
+    with pytest.raises(FileError, match="its checksum of the rows is 'abc'"):
+        fathomless.load(folder)
+
+
 def test_bad_input_is_refused_with_a_remedy(fitted: Any) -> None:
     estimator, X, y = fitted
     classifier = small(UnboundedDepthClassifier, cv=1, epochs=1).fit(X[["size"]], X["colour"])
@@ -225,7 +282,7 @@ def test_bad_input_is_refused_with_a_remedy(fitted: Any) -> None:
         (lambda: fathomless.report(estimator, X, y, sample_weight=-np.ones(N)), "sample_weight is -1 in row 0"),
         (lambda: fathomless.report(estimator, X, y.astype(str) + "?"), "give a numeric target"),
         (lambda: fathomless.report(estimator, X.rename(columns={"size": "area"}), y), "area"),
-        (lambda: fathomless.report(classifier, X[["size"]], y > 0), "which are not in the training set"),
+        (lambda: fathomless.report(classifier, X[["size"]], y > 0), "which is not in the training data"),
         (lambda: fathomless.report(classifier, X[["size"]], X["colour"], censored=y > 0), "for a classifier"),
         (lambda: fathomless.report(several, X[["size"]], y), "multilabel targets, which have no report"),
     ):

@@ -2,10 +2,10 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,8 +23,10 @@ from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.data.cells import as_series, get_column_names
 from fathomless.data.censoring import read_bounds
 from fathomless.data.frames import read_labels, read_target, take, to_readable
+from fathomless.data.given_rows import digest_rows
 from fathomless.data.targets import Indicators, TargetScale
 from fathomless.estimators.base import Estimator, require_fitted
+from fathomless.estimators.encoding import NumberTask
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.scores import row_weights
@@ -128,9 +130,9 @@ def report(
     NotFittedError
         If the estimator is not fitted.
     DataError
-        If the object is no estimator of this library, no rows are given, tables do not match the fit, X has another
-        number of rows than the fit, or jinja2 or matplotlib is not installed. For multilabel targets, there is no
-        report.
+        If the object is no estimator of this library, no rows are given, tables do not match the fit, X and y are not
+        the rows of the fit in their order, or jinja2 or matplotlib is not installed. For multilabel targets, there is
+        no report.
 
     Examples
     --------
@@ -146,11 +148,7 @@ def report(
     unseen, training, analysis = list[Evaluation](), None, None
     if X is not None:
         table = _read_rows(estimator, X, y, names, sample_weight, censored)
-        if estimator._rows not in (None, table.count):
-            raise DataError(
-                f"X has {table.count} rows, and the fit was of {estimator._rows}; give the rows of the fit, and others "
-                "as new=(X_new, y_new)"
-            )
+        _check_same_rows(estimator, table)
         scores = score_fit(estimator, table)
         unseen, training = scores.unseen, scores.training
         analysis = analyse_fit(estimator, table, scores, estimator.seed_)
@@ -163,13 +161,14 @@ def report(
         if training is None and isinstance(estimator, Supervised):
             analysis = analyse(estimator, added.take, rows, rows[:0], first, new=True, seed=estimator.seed_)
     evaluations = [*unseen, *([] if training is None else [training])]
-    findings = diagnose_fit(estimator, unseen, training, estimator._rows, analysis)
+    count = None if estimator._rows is None else estimator._rows.count
+    findings = diagnose_fit(estimator, unseen, training, count, analysis)
     data: dict[str, Any] = {
         "target names": names,
         "columns": estimator.n_features_in_,
         "notes": note_versions(estimator),
     }
-    data |= {} if estimator._rows is None else {"rows": estimator._rows}
+    data |= {} if count is None else {"rows": count}
     data |= {} if sample_weight is None else {"weight": str(_name_of(sample_weight) or "sample_weight")}
     page = render_page(estimator, evaluations, findings, analysis, data=data, versions=io.versions())
     return Report(page, tuple(evaluations), findings, analysis)
@@ -198,6 +197,32 @@ def _check(estimator: Any, X: Any, y: Any, new: Any, of_rows: dict[str, Any]) ->
         if rows is not None and (target is None) != density:
             problem = "is missing; give the targets of the rows" if target is None else "was given; a density has none"
             raise DataError(f"{name} {problem}")
+
+
+def _check_same_rows(estimator: Estimator, table: FitRows) -> None:
+    """Raise an error if the rows are not those of the fit, in the same order."""
+    given = estimator._rows
+    if given is None:
+        return
+    if given.count != table.count:
+        raise DataError(
+            f"X has {table.count} rows, and the fit was of {given.count}; give the rows of the fit, and others as "
+            "new=(X_new, y_new)"
+        )
+    if not given.digest:
+        return
+    X, y = table.take(table.weighted)
+    task = estimator._task()
+    if table.censored is not None:
+        task = replace(cast(NumberTask, task), censored=True)
+    x = task.encode_rows(estimator.schema_, X)
+    z = task.encode_target(estimator.target_, X if y is None else y)  # the columns of a density are its target
+    if digest_rows(estimator.schema_, x, z) != given.digest:
+        raise DataError(
+            "X and y are not the rows of the fit, or are in another order, so that rows cannot be assigned to the "
+            "networks that were not fitted to them; give X, y and sample_weight as in fit, and other rows as "
+            "new=(X_new, y_new)"
+        )
 
 
 def _read_rows(

@@ -25,6 +25,7 @@ from fathomless.data.cells import check_table, is_frame
 from fathomless.data.censoring import read_bounds
 from fathomless.data.folds import without
 from fathomless.data.frames import take
+from fathomless.data.given_rows import GivenRows
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators import saving
@@ -144,7 +145,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     fold_: Array | None
     seed_: int
     fit_diagnostics_: Diagnostics
-    _rows: int | None = None  # number of rows given to fit, if it is known
+    _rows: GivenRows | None = None  # rows given to fit, if they are known
     _conformal: ConformalScores | None = None  # scores of prediction intervals with a guarantee
     _training: TrainingDistribution | None = None  # for p-values of new rows
     _fitted_with: dict[str, Any]  # options of the fit; the attributes may have been changed since
@@ -692,7 +693,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "seed": self.seed_,
             "history": nonfinite.encode_nonfinite(self.history_),
             "n_iter": self.n_iter_,
-            **({} if self._rows is None else {"rows": self._rows}),
+            **({} if self._rows is None else self._rows.to_json()),
             "validation_score": nonfinite.encode_nonfinite(self._score),
             "weighing": nonfinite.encode_nonfinite(self.fit_diagnostics_.to_json()),
             "n_features_in": self.n_features_in_,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fathomless.data.categories import category_columns, category_name, read_categories
 from fathomless.data.frames import take
+from fathomless.data.given_rows import GivenRows, read_given_rows
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, Indicators, Target, TargetScale
 from fathomless.estimators import saving
@@ -387,8 +388,8 @@ class Restored:
         Names of the columns; empty if the table had none.
     device : str
         Device of the fit.
-    rows : int or None
-        Number of rows of the fit; None if it is not in the folder.
+    rows : GivenRows or None
+        Rows of the fit; None if they are not in the folder.
     """
 
     predictor: Predictor
@@ -399,7 +400,7 @@ class Restored:
     columns: int
     names: tuple[str, ...]
     device: str
-    rows: int | None
+    rows: GivenRows | None
 
 
 def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Restored:
@@ -479,15 +480,8 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),
         device=str(meta.get("device", "cpu")),
-        rows=_read_rows(meta.get("rows")),
+        rows=read_given_rows(meta),
     )
-
-
-def _read_rows(rows: Any) -> int | None:
-    """Return the number of rows in a manifest; folders of older versions have none."""
-    if rows is not None and (type(rows) is not int or rows < 1):
-        raise DataError(f"its number of rows is {rows!r:.40}")
-    return rows
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

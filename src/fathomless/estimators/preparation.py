@@ -26,6 +26,7 @@ from fathomless.data.folds import (
     split_units,
 )
 from fathomless.data.frames import merge_duplicates, take, to_readable
+from fathomless.data.given_rows import GivenRows, digest_rows
 from fathomless.data.groups import read_groups
 from fathomless.data.row_weights import read_weight, warn_of_sum
 from fathomless.data.rows import Rows, Stream
@@ -100,8 +101,8 @@ class Prepared:
     atom, atom_held_out : Tensors of int64, shapes (N,) and (M,), optional
         Number 1, 2, ... of the atom of each row of `train` and of `valid`, and 0 for other values; only if the target
         has atoms that are predicted apart.
-    given : int, optional
-        Number of rows that were given, with those of weight zero; None for a part of the rows.
+    given : GivenRows, optional
+        Number and checksum of the rows that were given; None for a part of the rows.
     """
 
     schema: Schema
@@ -124,7 +125,7 @@ class Prepared:
     resumed: list[dict[str, str]] = field(default_factory=list)
     atom: Tensor | None = None
     atom_held_out: Tensor | None = None
-    given: int | None = None
+    given: GivenRows | None = None
 
     def with_numbers(self, numbers: str | None = None) -> "Prepared":
         """Return the table with one encoding of columns of numbers, if it is undecided; the default one for None."""
@@ -358,7 +359,8 @@ def prepare(
     group = None if unit is None else torch.from_numpy(unit)
     mass = _share_of_group(table, rows)
     atom = _number_atoms(table.target, rows)
-    common: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device, "given": table.rows}
+    given = GivenRows(table.rows, digest_rows(table.schema, table.x, table.z))
+    common: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device, "given": given}
     common |= {"apart": rows.apart, "ordered": plan.ordered, "default_numbers": table.default_numbers}
     common |= {"repeats": _summarize(equal)}
     if folds is not None:
@@ -505,7 +507,8 @@ def prepare_stream(
     schema, target = encodings
     held = streams.choose_held_out(source.rows, share, fold_in(seed, "split"))
     train, valid = streams.encode_source(source, schema, target, held, dtype, device, digest)
-    return Prepared(schema, target, task.width(schema), train, valid, held, seed, dtype, device, given=source.rows)
+    given = GivenRows(source.rows)
+    return Prepared(schema, target, task.width(schema), train, valid, held, seed, dtype, device, given=given)
 
 
 def choose_dtype(precision: str, count: float, networks: int = 1) -> torch.dtype:

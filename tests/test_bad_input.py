@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.exceptions import NotFittedError
 
+from fathomless.estimators.predictor import PREDICTED_AT_ONCE
 from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.system.errors import DataError, DepthError, DivergenceError, FathomlessError
+from fathomless.system.errors import DataError, DataWarning, DepthError, DivergenceError, FathomlessError
 from refusals import Array, classifier, frame, inf, nan, numbers, refused, regressor
 
 # fits are short on purpose
@@ -87,14 +88,17 @@ def test_frames_that_cannot_be_used_are_refused(changes: dict[str, Any], message
     refused(message, frame().assign(**changes), numbers()[:, 0], kind=DataError)
 
 
-def test_gaps_are_refused_where_they_were_not_announced() -> None:
+def test_gaps_are_predicted_with_a_warning_unless_refused() -> None:
     gaps = frame().assign(colour=[None, "red"] * 10)
     refused("column 'colour' contains NaN .*not allowed here.*", gaps, numbers()[:, 0], kind=DataError, missing="error")
     fitted = regressor().fit(frame(), numbers()[:, 0])
-    with pytest.raises(DataError, match=r"column 'colour' .*missing"):
-        fitted.predict(gaps)
+    with pytest.warns(DataWarning, match=r"column 'colour' has missing values in 10 of 20 rows"):
+        found = fitted.predict(gaps)
     impute = regressor(missing="impute").fit(frame(), numbers()[:, 0])
-    assert np.isfinite(impute.predict(gaps)).all()
+    np.testing.assert_array_equal(impute.predict(gaps), found)
+    strict = regressor(missing="error").fit(frame(), numbers()[:, 0])
+    with pytest.raises(DataError, match=r"column 'colour' has missing values"):
+        strict.predict(gaps)
 
 
 def test_tables_without_rows_or_columns_are_refused() -> None:
@@ -130,13 +134,25 @@ def test_repeated_columns_are_refused() -> None:
 
 
 def test_new_categories_and_retyped_columns_are_refused() -> None:
-    fitted = regressor().fit(frame(), numbers()[:, 0])
+    fitted = regressor(unseen="error").fit(frame(), numbers()[:, 0])
     with pytest.raises(DataError, match=r"colour.*'green'.*"):
         fitted.predict(frame().assign(colour="green"))
     with pytest.raises(DataError, match="size"):
         fitted.predict(frame().assign(size="big"))
     ignoring = regressor(unseen="ignore").fit(frame(), numbers()[:, 0])
-    assert np.isfinite(ignoring.predict(frame().assign(colour="green"))).all()
+    found = ignoring.predict(frame().assign(colour="green"))
+    assert np.isfinite(found).all()
+    warning = regressor().fit(frame(), numbers()[:, 0])
+    with pytest.warns(DataWarning, match=r"column 'colour' has categories .*: 'green'"):
+        np.testing.assert_array_equal(warning.predict(frame().assign(colour="green")), found)
+
+
+def test_rows_of_an_error_are_counted_from_a_named_one() -> None:
+    many = pd.concat([frame()] * (PREDICTED_AT_ONCE // len(frame()) + 2), ignore_index=True)
+    many.loc[PREDICTED_AT_ONCE + 3, "colour"] = "green"
+    fitted = regressor(unseen="error").fit(frame(), numbers()[:, 0])
+    with pytest.raises(DataError, match=rf"first: 3\).*rows from {PREDICTED_AT_ONCE} on, and counted"):
+        fitted.predict(many)
 
 
 @pytest.mark.parametrize(

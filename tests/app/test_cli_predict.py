@@ -34,7 +34,11 @@ def features(table: pa.Table) -> pa.Table:
 # --------------------------------------------------------------------------------------------- errors: a run
 
 PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
-    "new category": ({"colour": ["mauve"] * N}, [], "column 'colour' has the category 'mauve' in 90 of 90 rows"),
+    "new category": (
+        {"colour": ["mauve"] * N},
+        ["--unseen", "error"],
+        "column 'colour' has the category 'mauve' in 90 of 90 rows",
+    ),
     "missing value": (
         {"size": [None] + [0.5] * (N - 1)},
         ["--missing", "error"],
@@ -355,18 +359,26 @@ def test_the_order_and_number_of_other_columns_do_not_matter(call: Call) -> None
     assert tables.read("mixed_out.csv").frame.equals(expected)
 
 
-def test_a_category_that_training_did_not_see_may_be_ignored(call: Call) -> None:
+def test_a_category_that_training_did_not_see_is_predicted_with_a_note(call: Call) -> None:
     fitted(call)
-    new = write("new.csv", houses(colour=["mauve", *["red"] * (N - 1)]))
+    new = write("new.csv", houses(colour=["mauve", "grey", "mauve", *["red"] * (N - 4), "grey"]))
+    said = call("predict", "run", new, "--out", "new_out.csv")
+    assert said.code == 0
+    assert "4 of 90 rows have categories that the training table does not have: " in said.err
+    assert "'colour' is 'mauve' in rows 1, 3; 'colour' is 'grey' in rows 2, 90. They were encoded as none" in said.err
+    assert "warning" not in said.err.lower()
     found = predicted(call, "--unseen", "ignore", data=new)
     assert len(found) == N
-    refused(call("predict", "run", new, "--unseen", "error"), "column 'colour' has the category 'mauve' in 1 of 90")
+    assert found.equals(tables.read("new_out.csv").frame)
+    for command in ("evaluate", "explain"):
+        said = call(command, "run", new)
+        assert said.code == 0
+        assert "'colour' is 'mauve' in 2 of them" in said.err
+    refused(call("predict", "run", new, "--unseen", "error"), "column 'colour' has the category 'mauve' in 4 of 90")
+    fit(call, "price", "--unseen", "error", out="strict")
     for command in ("predict", "evaluate", "explain"):
-        refused(call(command, "run", new), "Correct it, or give --unseen ignore")
-    assert call("evaluate", "run", new, "--unseen", "ignore").code == 0
-    fit(call, "price", "--unseen", "ignore", out="lenient")
-    assert call("predict", "lenient", new).code == 0
-    refused(call("predict", "lenient", new, "--unseen", "error"), "mauve")
+        refused(call(command, "strict", new), "Correct it, or give --unseen ignore")
+        assert call(command, "strict", new, "--unseen", "ignore").code == 0
 
 
 def test_gaps_are_filled_where_training_had_some_or_was_told_to(call: Call) -> None:

@@ -171,7 +171,7 @@ def test_columns_intervals_and_the_schema(call: Call) -> None:
         zip(FEATURES, ("numeric", "numeric", "category", "boolean", "date"), strict=True)
     )
     assert columns[2]["levels"] == ["blue", "green", "red"]
-    assert not any(column["new_levels"] for column in columns)
+    assert [column["new_levels"] for column in columns] == [False, False, True, False, False]
     assert all(column["missing_values"] for column in columns)
     del schema["version"]
     assert schema == {
@@ -257,7 +257,6 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "rows": ({"rows": [ROW] * (MAX + 1)}, 413, "the request has 101 rows; up to 100 are allowed"),
     "many columns": ({"rows": [{**ROW, **{f"c{i}": 1 for i in range(101)}}]}, 422, "101 columns are not used"),
     "absent": ({"rows": [{"size": 1, "new": True}]}, 422, "lacks the columns 'rooms', 'colour', 'built'"),
-    "category": ({"rows": [{**ROW, "colour": "mauve"}]}, 422, "Correct it, or give --unseen ignore"),
     "text for number": ({"rows": [ROW, {**ROW, "size": "big"}]}, 422, "'size', row 2 after the header: 'big' is not a"),
     "no date": ({"rows": [{**ROW, "built": "soon"}]}, 422, "column 'built', row 1 after the header: 'soon' is not an"),
     "list": ({"rows": [{**ROW, "size": [1]}]}, 422, "object 1: 'size' is a list or an object"),
@@ -300,8 +299,13 @@ def test_missing_values_and_new_levels_follow_the_options(call: Call) -> None:
         unused, imputed = reply.json()["notes"]
         assert unused == "unused columns: unknown"
         assert "'size' in row 2; 'rooms' in row 2. Numbers were replaced by the mean" in imputed
-    with in_process(unseen="ignore", missing="error") as client:
-        assert client.post("/predict", json={"rows": [{**ROW, "colour": "mauve"}]}).status_code == 200
+        (new,) = client.post("/predict", json={"rows": [{**ROW, "colour": "mauve"}]}).json()["notes"]
+        assert "1 of 1 rows has a category that the training table does not have: 'colour' is 'mauve' in row 1" in new
+    with in_process(unseen="error") as client:
+        reply = client.post("/predict", json={"rows": [{**ROW, "colour": "mauve"}]})
+        assert (reply.status_code, "Correct it, or give --unseen ignore" in reply.json()["error"]) == (422, True)
+        assert not any(column["new_levels"] for column in client.get("/schema").json()["columns"])
+    with in_process(missing="error") as client:
         reply = client.post("/predict", json={"rows": [ROW, gaps]})
         assert reply.status_code == 422
         assert "column 'size' has missing values (NaN) in 1 of 2 rows" in reply.json()["error"]

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from fathomless import UnboundedDepthClassifier
 from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, split
 from fathomless.data.schema import Schema, choose_max_levels
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 
 UTC = datetime.UTC
 BACKENDS = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
@@ -212,8 +212,12 @@ def test_unseen_category_is_an_error_or_zeros(table):
     with pytest.raises(
         DataError, match=r"'c' has the category 'w' in 2 of 3 rows \(.*first: 1, 2\).*12 in all.*ignore"
     ):
-        encode(fit_schema(train), new)
-    assert encode(fit_schema(train, unseen="ignore"), new).sum(axis=1).tolist() == [1, 0, 0]
+        encode(fit_schema(train, unseen="error"), new)
+    zeros = encode(fit_schema(train, unseen="ignore"), new)
+    assert zeros.sum(axis=1).tolist() == [1, 0, 0]
+    with pytest.warns(DataWarning, match=r"'c' has categories that are not in .* 2 of 3 rows: 'w'\. .*unseen='error'"):
+        np.testing.assert_array_equal(encode(fit_schema(train), new), zeros)
+    encode(fit_schema(train), train)  # no warning, which would be an error
 
 
 # --- missing and infinite values
@@ -237,13 +241,22 @@ def test_missing_values_in_frames_follow_the_policy(table):
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], ["a", "b", "a"], [True, False, True], [DAY, DAY, DAY]])
-def test_gap_that_training_never_saw_is_refused_unless_imputed(table, values):
+def test_gap_that_training_never_saw_is_the_mean_or_refused(table, values):
     train, new = table({"a": values}), table({"a": [values[0], None]})
     with pytest.raises(DataError, match=r"'a' has missing values \(NaN\) in 1 of 2 rows.*impute"):
-        encode(fit_schema(train), new)
+        encode(fit_schema(train, missing="error"), new)
     Z = encode(fit_schema(train, missing="impute"), new)
     assert Z.shape[1] == fit_schema(train).width
     assert not Z[1].any()
+    with pytest.warns(DataWarning, match=r"'a' has missing values in 1 of 2 rows, but had none .*missing='error'"):
+        np.testing.assert_array_equal(encode(fit_schema(train), new), Z)
+
+
+def test_gap_of_an_array_that_training_never_saw_is_refused_unless_imputed():
+    train, new = np.array([[1.0], [3.0]]), np.array([[np.nan]])
+    with pytest.raises(DataError, match="'x0' has missing values"):
+        encode(fit_schema(train), new)
+    assert encode(fit_schema(train, missing="impute"), new).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("policy", ["auto", "impute"])

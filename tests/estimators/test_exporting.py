@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -86,21 +87,33 @@ def test_a_module_says_what_the_estimator_says(case: Case) -> None:
     assert not any(p.requires_grad for p in module.parameters())
 
 
-@pytest.mark.parametrize("missing", ["auto", "impute"])
-def test_a_module_encodes_every_kind_of_column(missing: str) -> None:
-    X = people(90)
+@pytest.mark.parametrize(("missing", "unseen"), [("auto", "warn"), ("impute", "error"), ("error", "ignore")])
+def test_a_module_encodes_every_kind_of_column(missing: str, unseen: str) -> None:
+    X, new = people(90), people(200, seed=1)
+    if missing == "error":
+        X, new = X.dropna(), new.dropna()
     y = X["age"].fillna(30.0) + 5.0 * (X["city"] == "Rome") + X["since"].dt.day_of_year.fillna(0.0) / 50.0
-    estimator = UnboundedDepthRegressor(missing=missing, cv=2, **QUICK).fit(X, y)
+    estimator = UnboundedDepthRegressor(missing=missing, unseen=unseen, cv=2, **QUICK).fit(X, y)
     module = estimator.to_module()
-    same(module, estimator, people(200, seed=1))
+    same(module, estimator, new)
     numbers = estimator.to_numbers(X[1:2])
     unknown = numbers.copy()
     unknown[0, 1] = -1.0
     gap = numbers.copy()
     gap[0, 2] = np.nan
     assert not torch.isnan(module(torch.from_numpy(numbers))["mean"]).any()
-    assert torch.isnan(module(torch.from_numpy(unknown))["mean"]).all()  # the estimator refuses it
-    assert bool(torch.isnan(module(torch.from_numpy(gap))["mean"]).all()) == (missing == "auto")
+    # NaN if the estimator refuses the row
+    assert bool(torch.isnan(module(torch.from_numpy(unknown))["mean"]).all()) == (unseen == "error")
+    assert bool(torch.isnan(module(torch.from_numpy(gap))["mean"]).all()) == (missing == "error")
+    with warnings.catch_warnings(action="ignore"):
+        if unseen != "error":
+            elsewhere = X[1:2].assign(city="Nowhere")
+            np.testing.assert_allclose(
+                module(torch.from_numpy(unknown))["mean"], estimator.predict(elsewhere), rtol=1e-5
+            )
+        if missing != "error":
+            without = X[1:2].assign(**{X.columns[2]: None})
+            np.testing.assert_allclose(module(torch.from_numpy(gap))["mean"], estimator.predict(without), rtol=1e-5)
 
 
 def test_rare_and_unseen_categories_go_where_the_estimator_puts_them() -> None:

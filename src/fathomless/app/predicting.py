@@ -120,7 +120,8 @@ def predict_table(
     levels : sequence of float
         Probabilities of the prediction intervals.
     notes : list of str
-        Notes on unused columns, on missing values in columns that had none in training, and on small p-values.
+        Notes on unused columns, on missing values and categories that the training table did not have, and on small
+        p-values.
     guarantee, by : str, optional
         Options of conformal intervals, see :meth:`~fathomless.estimators.predictor.Predictor.predict_interval`.
     ood : bool
@@ -134,7 +135,7 @@ def predict_table(
         If the table cannot be read or predicted.
     """
     schema, manifest = run.schema, run.manifest
-    gaps = columns.NewGaps(schema)
+    new_values = columns.NewValues(schema)
     names = key or (manifest.key if manifest else None)
     unused: list[str] | None = None
     done, small = 0, 0
@@ -149,7 +150,7 @@ def predict_table(
             raise DataError(f"{tables.describe_source(source)} has column names and no rows; give rows to predict")
         named = {names: piece[names]} if names is not None and names in piece.column_names else {}
         X = columns.select_features(piece if schema.named else piece.drop_columns(list(named)), schema)
-        gaps.add(X)
+        new_values.add(X)
         predictions = _predict(run, X, levels, guarantee, by)
         if ood:
             p = _ood_p_values(run, X, predictions)
@@ -160,8 +161,7 @@ def predict_table(
         yield columns.make_table({**named, **predictions})
     if unused:
         notes.append(f"unused columns: {', '.join(unused)}")
-    if text := gaps.describe():
-        notes.append(text)
+    notes.extend(new_values.describe())
     if ood:
         notes.append(
             f"{small:,} of {done:,} rows have a p-value up to {OOD_LEVEL} ({_OOD}); at most about 5 % are expected"

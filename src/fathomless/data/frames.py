@@ -80,7 +80,7 @@ def fit_schema(
     weight: npt.NDArray[Any] | None = None,
     counts: npt.NDArray[Any] | None = None,
     missing: str = "auto",
-    unseen: str = "error",
+    unseen: str = "warn",
     standardize: bool = True,
     max_levels: int | str = FEW_LEVELS,
     limit: bool = True,
@@ -99,10 +99,10 @@ def fit_schema(
     counts : ndarray, shape (N,), optional
         Positive weights of the rows in the counts of categories; those of `weight` by default.
     missing : {"auto", "error", "impute"}
-        Missing values are allowed in data frames ("auto"), nowhere ("error"), or also in arrays, and at prediction in
-        columns without missing values in training ("impute").
-    unseen : {"error", "ignore"}
-        A category that was not in the training data raises an error, or is encoded as zeros.
+        Missing values are allowed in data frames ("auto"), nowhere ("error"), or also in arrays ("impute"). In a column
+        without missing values in training, "auto" warns of them.
+    unseen : {"warn", "error", "ignore"}
+        A category that was not in the training data is encoded as zeros, with or without a warning, or raises an error.
     standardize : bool
         Center and scale numbers and dates by their weighted mean and (population) standard deviation.
         Constant columns keep the scale 1, so that they are encoded as 0.
@@ -183,11 +183,17 @@ def encode(schema: Schema, X: Any) -> Floats:
         Table with the columns of the training table. Columns of data frames are matched by name, in any order; columns
         of arrays by position.
 
+    Warns
+    -----
+    DataWarning
+        For missing values and categories that the training data did not have, unless the schema ignores or refuses
+        them.
+
     Raises
     ------
     DataError
         For absent or additional columns, columns of another type, infinite values, values whose encoding overflows,
-        and missing values or categories that the training data did not have, unless the schema allows them.
+        and missing values or categories that the training data did not have, if the schema refuses them.
     """
     table = _match(schema, _read_table(X, None))
     memory.require(
@@ -200,9 +206,10 @@ def encode(schema: Schema, X: Any) -> Floats:
         schema.numbers.encode(table.columns, out)
         return out
     start = 0
+    missing = ("warn" if table.framed else "error") if schema.missing == "auto" else schema.missing
     for column, cells in zip(schema.columns, table.cells(), strict=True):
         stop = start + len(column.features)
-        encode_column(column, cells, out[:, start:stop], missing=schema.missing, unseen=schema.unseen)
+        encode_column(column, cells, out[:, start:stop], missing=missing, unseen=schema.unseen)
         start = stop
     return out
 

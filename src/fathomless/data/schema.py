@@ -40,6 +40,7 @@ __all__ = [
     "encode_as_numbers",
     "encode_column",
     "family",
+    "find_new_levels",
     "fit_column",
     "rows_of",
     "some",
@@ -56,7 +57,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 #: Policies for missing values.
 MISSING = ("auto", "error", "impute")
 #: Policies for categories that are not in the training data.
-UNSEEN = ("error", "ignore")
+UNSEEN = ("warn", "error", "ignore")
 #: Encodings of columns of numbers.
 NUMBERS = ("plain", "binned")
 _FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
@@ -143,7 +144,7 @@ class Schema:
     columns: tuple[Column, ...]
     named: bool
     missing: str = "auto"
-    unseen: str = "error"
+    unseen: str = "warn"
 
     @cached_property
     def encoded_names(self) -> tuple[str, ...]:
@@ -630,8 +631,7 @@ def _encode_category(column: Column, cells: Cells, out: Floats, unseen: str) -> 
             f"column {column.name!r} had categories such as {column.levels[0]!r} in the training data and now has "
             f"{distinct[0]!r} ({cells.kind}); give it the type of the training data"
         )
-    index: dict[Any, int] = {level: i for i, level in enumerate(column.levels)}
-    codes = np.fromiter((index.get(v, -1) for v in values), np.int64, len(values))
+    codes = _number_levels(column, values)
     new = (codes < 0) & ~cells.missing
     if new.any() and column.other:
         codes[new] = len(column.levels)
@@ -641,8 +641,38 @@ def _encode_category(column: Column, cells: Cells, out: Floats, unseen: str) -> 
             f"column {column.name!r} has the category {first!r} in {rows_of(new)}, which is not in the training data; "
             f'known categories are {some(column.levels)}. Correct it, or fit with unseen="ignore"'
         )
+    elif new.any() and unseen == "warn":
+        levels = list(dict.fromkeys(values[i] for i in np.flatnonzero(new)))
+        warnings.warn(
+            f"column {column.name!r} has categories that are not in the training data, in {int(new.sum()):,} of "
+            f"{len(new):,} rows: {some(sorted(levels, key=str))}. They are encoded as none of the known categories. "
+            "unseen='error' refuses such rows, and unseen='ignore' accepts them without a warning",
+            DataWarning,
+            stacklevel=2,
+        )
     rows = np.flatnonzero(codes >= 0)
     out[rows, codes[rows]] = 1.0
+
+
+def _number_levels(column: Column, values: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """Return the number of the level of each value, -1 for values that are not in the training data."""
+    index: dict[Any, int] = {level: i for i, level in enumerate(column.levels)}
+    return np.fromiter((index.get(value, -1) for value in values), np.int64, len(values))
+
+
+def find_new_levels(column: Column, cells: Cells) -> dict[Level, Bools]:
+    """Return the rows of each category that is encoded as none of the known ones, by category; see `unseen`."""
+    if column.kind != "category" or column.other or cells.kind in ("date", "empty"):
+        return {}
+    values = cells.levels()
+    new = (_number_levels(column, values) < 0) & ~cells.missing
+    levels = np.array([values[i] for i in np.flatnonzero(new)], dtype=object)
+    found = {}
+    for level in dict.fromkeys(levels.tolist()):
+        rows = new.copy()
+        rows[new] = levels == level
+        found[level] = rows
+    return found
 
 
 _ENCODERS: Mapping[str, Callable[[Column, Cells, Floats, str], None]] = {
@@ -656,12 +686,24 @@ _ENCODERS: Mapping[str, Callable[[Column, Cells, Floats, str], None]] = {
 def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, unseen: str) -> None:
     """Write the features of one column into ``out``, shape (N, number of features), initially zero.
 
+    Missing values in a column without them in training raise an error, or are replaced by the mean, with a warning if
+    `missing` is "warn".
+
     Raises
     ------
     DataError
         As :func:`fathomless.data.frames.encode` does.
     """
-    if cells.missing.any() and not column.gaps and missing != "impute":
+    if cells.missing.any() and not column.gaps and missing == "warn":
+        filled = "encoded as none of the known categories" if column.kind == "category" else "replaced by the mean"
+        warnings.warn(
+            f"column {column.name!r} has missing values in {int(cells.missing.sum()):,} of {len(out):,} rows, but had "
+            f"none in the training data. They are {filled}. missing='error' refuses such rows, and missing='impute' "
+            "accepts them without a warning",
+            DataWarning,
+            stacklevel=2,
+        )
+    elif cells.missing.any() and not column.gaps and missing != "impute":
         raise DataError(
             f"column {column.name!r} has missing values (NaN) in {rows_of(cells.missing)}, but had none in the "
             'training data. Fill them, or fit with missing="impute"'

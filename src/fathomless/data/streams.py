@@ -292,7 +292,7 @@ def learn(
     target: type[ClassLabels] | type[TargetScale],
     *,
     missing: str = "auto",
-    unseen: str = "error",
+    unseen: str = "warn",
     max_levels: int = 100,
     numbers: str = "plain",
 ) -> tuple[Schema, Target]:

@@ -95,7 +95,7 @@ class ColumnOptions:
     """
 
     missing: str = "auto"
-    unseen: str = "error"
+    unseen: str = "warn"
     max_levels: int | str = "auto"
     numbers: str = "auto"
     bins: BinsDefault | None = None

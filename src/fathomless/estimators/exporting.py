@@ -256,7 +256,7 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     parts = []  # rule of each feature
     strict = []  # True for features whose column must not have missing values
     for place, column in enumerate(schema.columns):
-        refuses = not column.gaps and schema.missing != "impute"
+        refuses = not _allows_missing(schema, column)
         for name in column.features:
             source.append(place)
             strict.append(refuses)
@@ -293,6 +293,11 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
         ]
         features = torch.where(kind == _CYCLE, cycles.flatten(1)[:, index], features)
     return torch.where((gap & torch.tensor(strict)) | unknown, math.nan, features)
+
+
+def _allows_missing(schema: Schema, column: Column) -> bool:
+    """Return True if missing values of a column are predicted, with or without a warning."""
+    return column.gaps or schema.missing == "impute" or (schema.missing == "auto" and schema.named)
 
 
 _NUMBER, _LEVEL, _MISSING, _CYCLE, _BOUNDED, _SPIKE, _BIN = range(7)
@@ -581,7 +586,7 @@ class _StudentTable:
     def below(self, z: Tensor) -> Tensor:
         """Return the distribution function at z, (..., S, N, T)."""
         x = (z / (1.0 + z.abs()) + 1.0) * (0.5 * _PIECES)
-        piece = x.floor().clamp(0.0, _PIECES - 1.0)
+        piece = torch.where(x.isnan(), 0.0, x.floor().clamp(0.0, _PIECES - 1.0))  # t and the result are NaN
         t = x - piece
         place = piece.long()
         place = place if self.start is None else place + self.start
@@ -631,7 +636,7 @@ def _describe_column(column: Column, schema: Schema) -> dict[str, Any]:
         "category": "place in levels, from 0; -1 for any other",
         "date": "days since 1970-01-01, in UTC",
     }[column.kind]
-    missing = "NaN" if column.gaps or schema.missing == "impute" else "not allowed: all outputs are NaN"
+    missing = "NaN" if _allows_missing(schema, column) else "not allowed: all outputs are NaN"
     return {"name": column.name, "kind": column.kind, "given": given, "levels": list(column.levels), "missing": missing}
 
 

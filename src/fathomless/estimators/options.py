@@ -47,11 +47,12 @@ class TableOptions:
     Parameters
     ----------
     missing : {"auto", "error", "impute"}
-        Missing values: "auto" accepts them in data frames, "error" nowhere. "impute" accepts them in arrays too, and
-        when predicting also in columns without missing values in training.
-    unseen : {"error", "ignore"}
-        Categories that are not in the training set: "error" raises an error, "ignore" encodes them as none of the known
-        categories.
+        Missing values: "auto" accepts them in data frames, "error" nowhere, and "impute" in arrays too. When
+        predicting, missing values in a column that had none in training are replaced by the mean, and "auto" warns of
+        them.
+    unseen : {"warn", "error", "ignore"}
+        Categories that are not in the training set: they are encoded as none of the known categories, with a warning
+        ("warn") or without ("ignore"), or raise an error ("error").
     max_levels : int or "auto"
         Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
         "auto" is 100. For networks of unbounded depth with point estimates, it is up to 1,000, with at most half as
@@ -80,7 +81,7 @@ class TableOptions:
     """
 
     missing: str = option("auto", "choice", names=("auto", "error", "impute"))
-    unseen: str = option("error", "choice", names=("error", "ignore"))
+    unseen: str = option("warn", "choice", names=("warn", "error", "ignore"))
     max_levels: "int | str" = option("auto", "whole", "auto", least=2)
     numbers: str = option("auto", "choice", names=("auto", "plain", "binned"))
     device: str = option("auto", "text")

@@ -179,7 +179,8 @@ class Predictor:
         units = self.task.units(self.target)
         dtype = list_members(self.model)[0].dtype  # that of every network
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
-            encoded = encode(slice(start, start + PREDICTED_AT_ONCE))
+            with _number_rows_from(start):
+                encoded = encode(slice(start, start + PREDICTED_AT_ONCE))
             # the yield is outside this block: the caller's gradient mode must not change
             with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
                 x = torch.as_tensor(encoded, dtype=dtype).to(device)
@@ -482,6 +483,17 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         device=str(meta.get("device", "cpu")),
         rows=read_given_rows(meta),
     )
+
+
+@contextlib.contextmanager
+def _number_rows_from(start: int) -> Iterator[None]:
+    """Name the first row of a part of a table in an error about its rows."""
+    try:
+        yield
+    except DataError as error:
+        if not start:
+            raise
+        raise DataError(f"{error} (in the rows from {start} on, and counted from there)") from error
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -154,7 +154,8 @@ def _new_value_arguments(parser: Any) -> None:
     parser.add_argument(
         "--unseen",
         choices=("error", "ignore"),
-        help="treatment of levels that the training table does not have (default: as in the fit)",
+        help="treatment of levels that the training table does not have: encoded as none of its levels, with a note, "
+        "or an error (default: ignore, but error if the fit had --unseen error)",
     )
     parser.add_argument(
         "--missing",

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.schema import Schema, family, rows_of, some
+from fathomless.data.frames import read_columns
+from fathomless.data.schema import Schema, family, find_new_levels, rows_of, some
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fathomless.tables.anomalies import OddCells
 
 __all__ = [
+    "NewValues",
     "Parts",
     "divide",
     "drop_missing_targets",
@@ -467,68 +469,100 @@ def treat_new_values(schema: Schema, unseen: str | None, missing: str | None, *,
     """Return a schema with the options --unseen and --missing of a command.
 
     By default, missing values in columns that had none in training are imputed if the fit allowed missing values. A
-    `density` has no predictors, and its missing values are only imputed on request.
+    `density` has no predictors, and its missing values are only imputed on request. Commands show notes from
+    :class:`NewValues` in place of the warnings of Python.
     """
     usual = "impute" if schema.missing == "auto" and not density else schema.missing
-    return replace(schema, unseen=unseen or schema.unseen, missing=missing or usual)
+    unseen = unseen or schema.unseen
+    return replace(schema, unseen="ignore" if unseen == "warn" else unseen, missing=missing or usual)
 
 
-class NewGaps:
-    """Missing values in columns that had none in training, collected from pieces of a table.
+class _Places:
+    """Counts and first rows of values, by a key, with the number of all rows that have any of them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Any] = Counter()
+        self._first: dict[Any, list[int]] = {}
+        self.rows = 0
+
+    def add(self, masks: Mapping[Any, Array], start: int) -> None:
+        """Add rows, counted from `start`, by their masks (N,)."""
+        masks = {key: mask for key, mask in masks.items() if mask.any()}
+        for key, mask in masks.items():
+            self._counts[key] += int(mask.sum())
+            first = self._first.setdefault(key, [])
+            first += (np.flatnonzero(mask)[: _GAPS - len(first)] + start + 1).tolist()
+        if masks:
+            self.rows += int(np.any(list(masks.values()), axis=0).sum())
+
+    def describe(self, name: Callable[[Any], str], *, numbers: bool) -> str:
+        """Return the names of the most frequent keys with their first rows, counted from 1, or the numbers of rows."""
+        shown = []
+        for key, count in self._counts.most_common(_GAPS):
+            rows = self._first[key]
+            rest = count - len(rows)
+            listed = f"{', '.join(map(str, rows))}{f' and {rest:,} more' if rest else ''}"
+            where = f"{'row' if count == 1 else 'rows'} {listed}" if numbers else f"{count:,} of them"
+            shown.append(f"{name(key)} in {where}")
+        rest = len(self._counts) - len(shown)
+        return "; ".join(shown) + (f"; and {rest:,} more" if rest else "")
+
+
+class NewValues:
+    """Missing values in columns that had none in training, and new categories, collected from pieces of a table.
 
     Parameters
     ----------
     schema : Schema
         Encoding of the columns.
-
-    Attributes
-    ----------
-    first : dict of str to list of int
-        First rows with such values, counted from 1, by column.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._rows = self._rows_with_gaps = 0
-        self._counts: Counter[str] = Counter()
-        self.first: dict[str, list[int]] = {}
+        self._rows = 0
+        self._gaps, self._levels = _Places(), _Places()
 
     def add(self, X: Any) -> None:
         """Add the next rows, as :func:`select_features` returns them."""
-        any_gap = np.zeros(len(X), dtype=bool)
+        gaps, levels = dict[Any, Array](), dict[Any, Array]()
         for place, column in enumerate(self._schema.columns):
-            if column.gaps:
-                continue
-            if self._schema.named:
-                nulls = X[column.name].is_null(nan_is_null=True)
-                gaps = nulls.to_numpy() if True in nulls.unique().to_pylist() else np.zeros(0)  # imports pandas
-            else:
-                gaps = np.isnan(X[:, place])
-            if gaps.any():
-                any_gap |= gaps
-                self._counts[column.name] += int(gaps.sum())
-                first = self.first.setdefault(column.name, [])
-                first += (np.flatnonzero(gaps)[: _GAPS - len(first)] + self._rows + 1).tolist()
+            if not column.gaps:
+                if self._schema.named:
+                    nulls = X[column.name].is_null(nan_is_null=True)
+                    # the conversion imports pandas
+                    gaps[column.name] = nulls.to_numpy() if True in nulls.unique().to_pylist() else np.zeros(0)
+                else:
+                    gaps[column.name] = np.isnan(X[:, place])
+            if self._schema.named and column.kind == "category":
+                distinct = X[column.name].unique()
+                for values in (distinct, X[column.name]):  # the rows are only read if there are new levels
+                    cells = read_columns(make_table({column.name: values}))[1][column.name]
+                    new = find_new_levels(column, cells)
+                    if not new:
+                        break
+                levels |= {(column.name, level): rows for level, rows in new.items()}
+        self._gaps.add(gaps, self._rows)
+        self._levels.add(levels, self._rows)
         self._rows += len(X)
-        self._rows_with_gaps += int(any_gap.sum())
 
-    def describe(self, *, numbers: bool = True) -> str | None:
-        """Return a note, with or without the numbers of the rows; None without such values."""
-        if not self.first:
-            return None
-        shown = []
-        for name, rows in self.first.items():
-            count = self._counts[name]
-            rest = count - len(rows)
-            listed = f"{', '.join(map(str, rows))}{f' and {rest:,} more' if rest else ''}"
-            where = f"{'row' if count == 1 else 'rows'} {listed}" if numbers else f"{count:,} of them"
-            shown.append(f"{name!r} in {where}")
-        return (
-            f"{self._rows_with_gaps:,} of {self._rows:,} rows {'has' if self._rows_with_gaps == 1 else 'have'} missing "
-            f"values in columns that had none in the training table: {'; '.join(shown)}. Numbers were replaced by the "
-            "mean of the training rows, and categories encoded as none of the known ones. --missing error refuses such "
-            "rows"
-        )
+    def describe(self, *, numbers: bool = True) -> list[str]:
+        """Return notes on such values, with or without the numbers of the rows."""
+        notes = []
+        if count := self._gaps.rows:
+            notes.append(
+                f"{count:,} of {self._rows:,} rows {'has' if count == 1 else 'have'} missing values in columns that "
+                f"had none in the training table: {self._gaps.describe(repr, numbers=numbers)}. Numbers were replaced "
+                "by the mean of the training rows, and categories encoded as none of the known ones. --missing error "
+                "refuses such rows"
+            )
+        if count := self._levels.rows:
+            listed = self._levels.describe(lambda key: f"{key[0]!r} is {key[1]!r}", numbers=numbers)
+            notes.append(
+                f"{count:,} of {self._rows:,} rows {'has a category' if count == 1 else 'have categories'} that the "
+                f"training table does not have: {listed}. They were encoded as none of the known ones. --unseen error "
+                "refuses such rows"
+            )
+        return notes
 
 
 def select_features(frame: "pa.Table", schema: Schema) -> Any:

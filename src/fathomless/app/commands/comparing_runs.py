@@ -79,8 +79,8 @@ def _read_runs(given: argparse.Namespace) -> dict[str, KnownRows]:
     for text in dict.fromkeys(text for rows in known.values() for text in rows.notes):
         note(text)
     for name, rows in known.items():
-        if rows.filled is not None:
-            note(f"{name}: {rows.filled}")
+        for text in rows.filled:
+            note(f"{name}: {text}")
     _check_rows(known, given.on)
     return known
 

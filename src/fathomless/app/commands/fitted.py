@@ -167,8 +167,8 @@ class KnownRows:
         Columns of the weights and of the kinds.
     notes : tuple of str
         Notes on rows that were left out.
-    filled : str, optional
-        Note on missing values in columns that had none in the training table.
+    filled : tuple of str
+        Notes on missing values and categories that the training table did not have.
     """
 
     estimator: Any
@@ -179,11 +179,11 @@ class KnownRows:
     censored: Any
     columns: tuple[str | None, str | None]
     notes: tuple[str, ...]
-    filled: str | None
+    filled: tuple[str, ...]
 
     def show_notes(self) -> None:
         """Print the notes."""
-        for text in (*self.notes, *(() if self.filled is None else (self.filled,))):
+        for text in (*self.notes, *self.filled):
             note(text)
 
 
@@ -240,8 +240,8 @@ def read_rows(
         for name in (weight or manifest.weight, censored or manifest.censored)
     )
     X = columns.select_features(frame, estimator.schema_)
-    gaps = columns.NewGaps(estimator.schema_)
-    gaps.add(X)
+    new_values = columns.NewValues(estimator.schema_)
+    new_values.add(X)
     task = "regression" if labels is None else "classification"
     return KnownRows(
         estimator,
@@ -252,7 +252,7 @@ def read_rows(
         None if kind is None else columns.read_censored(frame[kind], kind),
         (weights, kind),
         (*observation_notes, *notes),
-        gaps.describe(numbers=False),  # without numbers, since some rows of the file may be left out
+        tuple(new_values.describe(numbers=False)),  # without numbers, since some rows of the file may be left out
     )
 
 

@@ -332,7 +332,7 @@ def test_rows_in_the_order_of_time_are_reported(task: str) -> None:
         estimator.fit(X[order], target[order], groups=groups)
         seen = evaluate(estimator, X[order], target[order], name="out-of-fold rows", fold=estimator.fold_)
         found = diagnose(estimator, [seen], rows=300)
-        return [finding for finding in found if finding.title == "Similar targets in neighbouring rows"]
+        return [finding for finding in found if finding.title == "Rows may be in the order of time"]
 
     (found,) = reported(np.arange(300))
     assert found.severity == "advice"
@@ -343,6 +343,37 @@ def test_rows_in_the_order_of_time_are_reported(task: str) -> None:
     assert reported(np.argsort(y)) == []
     assert reported(np.arange(300), cv=Folds(n_splits=4, order="blocks")) == []
     assert reported(np.arange(300), groups=np.arange(300) // 15) == []
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+@pytest.mark.parametrize("drift", [0.0, 1.0])
+def test_a_last_block_that_is_predicted_worse_is_reported(task: str, drift: float) -> None:
+    """The level of the target, or the direction of its dependence, changes in the last quarter of the rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    late = np.arange(400) >= 300
+    y = X[:, 0] * (1.0 - 2.0 * drift * late) + 0.2 * rng.normal(size=400)
+    target = y if task == "regression" else np.where(y > 0.0, "high", "low")
+    kind = UnboundedDepthRegressor if task == "regression" else UnboundedDepthClassifier
+    for cv in (4, Folds(n_splits=4, order="blocks")):
+        estimator = kind(cv=cv, epochs=60, depth_law=0, random_state=0).fit(X, target)
+        seen = evaluate(estimator, X, target, name="out-of-fold rows", fold=estimator.fold_)
+        found = [f for f in diagnose(estimator, [seen], rows=400) if f.title == "Later rows are predicted worse"]
+        assert len(found) == int(bool(drift) and cv != 4)
+    if not found:
+        return
+    (finding,) = found
+    assert finding.severity == "problem"
+    assert finding.detail.startswith("The last of 4 blocks of rows was predicted by networks that were fitted to ear")
+    if task == "regression":
+        inside = np.abs(seen.arrays["pit"][:, 0] - 0.5) <= 0.45
+        assert f"{inside[300:].mean():.0%} of its values are inside the 90% intervals" in finding.detail
+        error = np.abs(seen.arrays["y"] - seen.arrays["mean"])[:, 0]
+        ratio = np.sqrt((error[300:] ** 2).mean() / (error[:300] ** 2).mean())
+        assert f"is {ratio:.2g} times theirs" in finding.detail
+    else:
+        right = seen.arrays["probs"].argmax(1) == seen.arrays["y"]
+        assert f"accuracy is {right[300:].mean():.0%} in place of {right[:300].mean():.0%}" in finding.detail
 
 
 @pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])
@@ -746,4 +777,5 @@ def test_calibrated_forecasts_are_rarely_found_to_have_row_dependent_widths() ->
 def test_every_rule_is_asked() -> None:
     source = inspect.getsource(doctor)
     written = set(re.findall(r"^def (_\w+)\(summary: FitSummary\) -> Iterator\[Finding\]", source, re.M))
+    written |= {"find_ordered_rows", "find_last_rows"}
     assert written == {rule.__name__ for rule in (*doctor._RULES, *doctor._OF_TRAINING)}

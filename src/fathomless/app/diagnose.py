@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fathomless.app.row_order import find_last_rows, find_ordered_rows
 from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.conditional import OWN, ConditionalCoverage
 from fathomless.estimators.evaluation import Evaluation
-from fathomless.estimators.findings import Finding, FitSummary
+from fathomless.estimators.findings import UNSEEN, Finding, FitSummary
 from fathomless.estimators.importance import Importance
 from fathomless.estimators.preparation import FEW_ROWS
 from fathomless.estimators.scores import Score
@@ -52,12 +53,8 @@ _DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target tha
 _ERROR = 0.1  # its error relative to that of a constant prediction
 _ALONE = (0.2, 0.05)  # largest importance of all other columns, in nats per row and relative to that of this column
 _WITHOUT = 0.03  # importance of a column without effect, relative to the gain over a constant prediction
-_ORDERED = 0.2  # smallest reported correlation of the targets of neighbouring rows
-_MANY_ORDERED = 5.0  # number of its standard errors in random order
-_SHARED_FOLDS = 0.2  # share of neighbours in one fold, beyond that of random folds, if folds depend on the order
 _MANY_COLUMNS = 0.25  # smallest reported share of such columns
 _SHOWN = 3  # number of variables in a finding on the width of the intervals
-_UNSEEN = ("held-out rows", "out-of-fold rows")
 _SHIFT_REMEDY = "Compare these rows with the training rows (units, time, place, selection), and train on similar rows."
 
 
@@ -208,55 +205,6 @@ def _few_rows(summary: FitSummary) -> Iterator[Finding]:
         )
 
 
-def _ordered_rows(summary: FitSummary) -> Iterator[Finding]:
-    """Report targets that are similar in neighbouring rows, which random folds take apart."""
-    unseen = _unseen_rows(summary)
-    y = None if unseen is None else unseen.arrays.get("y")
-    if unseen is None or y is None or _folds_keep_neighbours(summary.estimator.fold_):
-        return
-    correlation = _agreement(y) if unseen.labels else max(_rank_autocorrelation(column) for column in y.T)
-    error = 1.0 / math.sqrt(len(y))
-    if correlation < max(_ORDERED, _MANY_ORDERED * error):
-        return
-    blocks = f"set {summary.show('cv__order')} to 'blocks', or " if "cv__order" in summary.given else ""
-    yield Finding(
-        "advice",
-        "Similar targets in neighbouring rows",
-        f"The correlation of the target with that of the next row is {correlation:.2f}; in random order it is 0 ± "
-        f"{error:.2g}. Folds are random, so that most rows have neighbours in the training rows of every network.",
-        f"If rows are in the order of time or place, scores of later rows will be lower: {blocks}give groups, and "
-        "measure them by fathomless compare --order forward. If the table was sorted by a column, ignore this.",
-    )
-
-
-def _folds_keep_neighbours(fold: Array | None) -> bool:
-    """Return True if the folds of neighbouring rows are equal more often than by chance: blocks, or groups."""
-    if fold is None or fold.shape[1] < 2:
-        return False
-    shares = np.bincount(fold[0][fold[0] >= 0]) / max(1, (fold[0] >= 0).sum())
-    return float((fold[0, 1:] == fold[0, :-1]).mean()) > float((shares**2).sum()) + _SHARED_FOLDS
-
-
-def _agreement(codes: Array) -> float:
-    """Return the agreement of the classes of neighbouring rows beyond chance; 0 if rows are sorted by class."""
-    same = codes[1:] == codes[:-1]
-    shares = np.bincount(codes) / len(codes)
-    chance = float((shares**2).sum())
-    if chance == 1.0 or int((~same).sum()) < (shares > 0.0).sum():
-        return 0.0
-    return (float(same.mean()) - chance) / (1.0 - chance)
-
-
-def _rank_autocorrelation(values: Array) -> float:
-    """Return the correlation of the ranks of neighbouring values; 0 if they are sorted or constant."""
-    steps = np.diff(values)
-    if len(values) < 3 or (steps >= 0.0).all() or (steps <= 0.0).all():
-        return 0.0
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - 0.5 * counts)[place.ravel()]
-    return float(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) if ranks[1:].std() * ranks[:-1].std() > 0.0 else 0.0
-
-
 def _outliers(summary: FitSummary) -> Iterator[Finding]:
     limits = {c.name: c.limits for c in summary.estimator.schema_.columns if c.limits is not None}
     if limits:
@@ -355,7 +303,7 @@ def _behind_linear(summary: FitSummary) -> Iterator[Finding]:
 
 def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
     """Report a column that determines the target by itself, as a copy of the target does."""
-    found, unseen = summary.importance, _unseen_rows(summary)
+    found, unseen = summary.importance, summary.unseen
     if found is None or len(found.columns) < 2 or unseen is None:
         return
     name = "accuracy" if unseen.task == "classification" else "r2"
@@ -377,7 +325,7 @@ def _determined_by_one_column(summary: FitSummary) -> Iterator[Finding]:
 
 def _columns_without_importance(summary: FitSummary) -> Iterator[Finding]:
     """Report columns whose importance is near zero, by its upper limit of two standard errors."""
-    found, unseen = summary.importance, _unseen_rows(summary)
+    found, unseen = summary.importance, summary.unseen
     if found is None or unseen is None:
         return
     gain = unseen.scores["log_likelihood"].value - unseen.baseline["log_likelihood"].value
@@ -429,7 +377,7 @@ def _overfitting(summary: FitSummary) -> Iterator[Finding]:
     for evaluation in summary.evaluations:
         if summary.training is None or _reference(summary, evaluation) is not None:
             continue
-        if summary.estimator.fold_ is not None and evaluation.name not in _UNSEEN:
+        if summary.estimator.fold_ is not None and evaluation.name not in UNSEEN:
             continue  # all networks but one were trained on a training row, and the difference is no overfitting
         if (loss := _loss(summary.training, evaluation)) is not None:
             yield Finding("problem", "Overfitting", f"{loss}.", _sentence(_against_overfitting(summary)))
@@ -449,7 +397,7 @@ def _unlike_training_rows(summary: FitSummary) -> Iterator[Finding]:
     """Report a file with more rows unlike the training rows than chance gives."""
     for evaluation in summary.evaluations:
         share = evaluation.ood_share
-        if share is None or evaluation.name in (*_UNSEEN, "training rows"):
+        if share is None or evaluation.name in (*UNSEEN, "training rows"):
             continue
         error = math.sqrt(OOD_LEVEL * (1.0 - OOD_LEVEL) / evaluation.rows)
         if share > 2.0 * OOD_LEVEL + _ERRORS * error:
@@ -463,19 +411,13 @@ def _unlike_training_rows(summary: FitSummary) -> Iterator[Finding]:
             )
 
 
-def _unseen_rows(summary: FitSummary) -> Evaluation | None:
-    """Return the held-out or out-of-fold rows of a fit with a target; None for a density."""
-    unseen = [evaluation for evaluation in summary.evaluations if evaluation.name in _UNSEEN]
-    return unseen[0] if unseen and unseen[0].task != "density" else None
-
-
 def _reference(summary: FitSummary, evaluation: Evaluation) -> Evaluation | None:
     """Return the held-out or out-of-fold rows as the reference for the rows of a file; otherwise None.
 
     Training rows are no reference: overfitting raises their score, and the difference would be attributed to the file.
     """
-    unseen = [other for other in summary.evaluations if other.name in _UNSEEN]
-    return unseen[0] if unseen and evaluation.name not in _UNSEEN else None
+    unseen = [other for other in summary.evaluations if other.name in UNSEEN]
+    return unseen[0] if unseen and evaluation.name not in UNSEEN else None
 
 
 def _loss(reference: Evaluation, evaluation: Evaluation) -> str | None:
@@ -763,7 +705,8 @@ _RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _row_dependent_width,
     _noise_at_lower_bound,
     _few_rows,
-    _ordered_rows,
+    find_ordered_rows,
+    find_last_rows,
     _outliers,
     _fewer_rows_than_features,
     _duplicate_rows,

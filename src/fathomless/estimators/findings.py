@@ -14,7 +14,10 @@ from fathomless.estimators.scores import Score
 from fathomless.estimators.values import ELBO
 from fathomless.inference.variational.training import automatic_epochs, automatic_structure_rate
 
-__all__ = ["Finding", "FitSummary"]
+__all__ = ["UNSEEN", "Finding", "FitSummary"]
+
+#: Names of the evaluations of a fit on rows outside its training.
+UNSEEN = ("held-out rows", "out-of-fold rows")
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ class FitSummary:
     given: Mapping[str, Any]
     linear: Score | None = None
     importance: Importance | None = None
+
+    @property
+    def unseen(self) -> Evaluation | None:
+        """Evaluation on the held-out or out-of-fold rows of the fit; None for a density, or without such rows."""
+        found = [evaluation for evaluation in self.evaluations if evaluation.name in UNSEEN]
+        return found[0] if found and found[0].task != "density" else None
 
     @property
     def history(self) -> list[dict[str, float]]:

@@ -51,6 +51,7 @@ from fathomless.nn.architectures import MLP
 from fathomless.nn.stacked import stack
 from fathomless.posterior.laws import DepthLaw, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
+from fathomless.system.torch_state import set_threads
 
 ROWS, BATCH, WIDTH = 1024, 256, 32
 
@@ -219,7 +220,7 @@ def threads() -> None:
     X, y = table(3_000)
     count = 1
     while count <= (os.cpu_count() or 1):
-        torch.set_num_threads(count)
+        set_threads(count)
         start = time.perf_counter()
         UnboundedDepthClassifier(random_state=0).fit(X, y)
         print(f"  {count} threads  {time.perf_counter() - start:6.1f} s", flush=True)

@@ -21,7 +21,6 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fathomless import __version__
 from fathomless.app.comparison import Compared, Comparison, Recorder, comparable_law, rank_methods
@@ -39,6 +38,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.jobs import iterate_parts
 from fathomless.system.progress import Progress
+from fathomless.system.torch_state import use_threads
 
 __all__ = [
     "LONG",
@@ -255,11 +255,11 @@ def _fit_fold(
 ) -> dict[str, Any]:
     """Fit one method to training rows; return its log densities on test rows, its scores and times."""
     known, new = ((take(X, part), take(y, part)) for part in (train, test))
-    torch.set_num_threads(1)
     own = None if groups is None or len(np.unique(groups[train])) < 2 else groups[train]
-    if name in PEERS:
-        return evaluate_split(partial(Peer, name, task, seed, groups=own), known, new)
-    return evaluate_split(partial(method, name, task, seed), known, new, own)
+    with use_threads(1):
+        if name in PEERS:
+            return evaluate_split(partial(Peer, name, task, seed, groups=own), known, new)
+        return evaluate_split(partial(method, name, task, seed), known, new, own)
 
 
 def evaluate_split(

@@ -79,7 +79,7 @@ from fathomless.system import checks, io, memory, nonfinite
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import as_seed, building
-from fathomless.system.torch_state import enable_gradients
+from fathomless.system.torch_state import enable_gradients, threads_for_width
 
 __all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
 
@@ -450,6 +450,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """
         with (
             enable_gradients(),
+            threads_for_width(vars(self).get("width")),
             saving.restore_on_error(self),
             name_errors(type(self).__name__),
             memory.explain_out_of_memory(_MEMORY_REMEDY),

@@ -1,4 +1,4 @@
-"""State of torch: gradient modes, threads after a fork, and tensors of saved modules."""
+"""State of torch: gradient modes, numbers of threads, and tensors of saved modules."""
 
 import contextlib
 import functools
@@ -12,7 +12,22 @@ from torch import Tensor, nn
 from fathomless.system import rng
 from fathomless.system.errors import DataError
 
-__all__ = ["enable_gradients", "load_state", "make_fork_safe", "without_gradients"]
+__all__ = [
+    "WIDE",
+    "enable_gradients",
+    "load_state",
+    "make_fork_safe",
+    "set_threads",
+    "threads_for_width",
+    "use_threads",
+    "without_gradients",
+]
+
+#: Width of the layers from which several threads are faster.
+WIDE = 256
+
+_INITIAL = torch.get_num_threads()
+_chosen = False  # True after `set_threads`
 
 
 @contextlib.contextmanager
@@ -32,6 +47,44 @@ def without_gradients() -> Iterator[None]:
     make_fork_safe()
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+def set_threads(count: int) -> None:
+    """Set the number of threads of all computations, also of fits of narrow networks."""
+    global _chosen
+    _chosen = True
+    torch.set_num_threads(count)
+
+
+@contextlib.contextmanager
+def threads_for_width(width: object) -> Iterator[None]:
+    """Compute with one thread inside if the layers are narrower than :data:`WIDE`, and the user chose no number.
+
+    The operations of narrow layers are too short to be divided. If other programs use the CPU, threads that wait for
+    each other make a fit slower by a factor of 4 to 13 on two cores (``benchmarks/speed.py threads``). The number of
+    threads is a choice of the user if ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` is set, after :func:`set_threads`, and
+    if ``torch.set_num_threads`` has changed it since the import of this library.
+
+    Parameters
+    ----------
+    width : int or object
+        Width of the layers; networks without a width are narrow.
+    """
+    before = torch.get_num_threads()
+    chosen = _chosen or before != _INITIAL or any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    with use_threads(before if chosen or (isinstance(width, int) and width >= WIDE) else 1):
+        yield
+
+
+@contextlib.contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Set the number of threads inside, and restore it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_state(module: nn.Module, tensors: Mapping[str, Tensor], message: str) -> None:

@@ -35,10 +35,10 @@ _WAIT = 10.0  # seconds to wait for another writer of a run
 
 def set_threads(threads: int | None) -> None:
     """Set the number of threads, at most that of the cores; a narrow network is slower on many threads."""
-    import torch
+    from fathomless.system import torch_state
 
     if threads is not None:
-        torch.set_num_threads(min(threads, os.cpu_count() or 1))
+        torch_state.set_threads(min(threads, os.cpu_count() or 1))
 
 
 def predict(given: argparse.Namespace) -> int:

@@ -136,9 +136,8 @@ class _Fit:
     """Estimator, options and manifest of a fit command, after the table was read."""
 
     def __init__(self, given: argparse.Namespace, table: "Input", out: Path, group: "Ranks") -> None:
-        import torch
-
         from fathomless.app import manifests
+        from fathomless.system.torch_state import set_threads
 
         self.given = given
         self.table = table
@@ -167,7 +166,7 @@ class _Fit:
             self.options |= registry.preset(family, given.preset, table.task, self.options)
         threads = self._choose_threads()
         self.kind: Any = registry.estimator_class(family.tasks[table.task])
-        torch.set_num_threads(threads)
+        set_threads(threads)
         self.manifest: RunManifest = manifests.RunManifest(
             command=("fathomless", *_drop_mode(given.words)),
             estimator=self.kind.__name__,
@@ -196,9 +195,10 @@ class _Fit:
         import torch
 
         from fathomless.app import manifests
+        from fathomless.system.torch_state import WIDE
 
         before = manifests.read_manifest(self.out, latest=True) if self.given.resume else None
-        usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
+        usual = 1 if self.options.get("width", 64) < WIDE else torch.get_num_threads()
         return int(self.given.threads or (before.threads if before else usual))
 
     def estimator(self, checkpoint: Path) -> Any:

@@ -4,41 +4,44 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import warnings
 import numpy as np, torch
 from fathomless import UnboundedDepthRegressor
 from fathomless.system.torch_state import set_threads
 warnings.simplefilter("ignore")
-initial = torch.get_num_threads()
-{choice}
-before = torch.get_num_threads()
-seen = set()
-x = np.linspace(0, 1, 40)
-note = lambda run: seen.add(torch.get_num_threads())
-UnboundedDepthRegressor(width={width}, depth_law=1, epochs=2, cv=2, callbacks=[note]).fit(x[:, None], x)
-print(initial, before, *seen, torch.get_num_threads())
+x = np.linspace(0, 1, 20)
+
+def fit(width):
+    before, seen = torch.get_num_threads(), set()
+    note = lambda run: seen.add(torch.get_num_threads())
+    UnboundedDepthRegressor(width=width, depth_law=1, epochs=2, cv=1, callbacks=[note]).fit(x[:, None], x)
+    print(before, *seen, torch.get_num_threads())
+
+fit(8)
+fit(256)
+torch.set_num_threads(torch.get_num_threads() + 1)
+fit(8)
+torch.set_num_threads(torch.get_num_threads() - 1)
+fit(8)
+set_threads(torch.get_num_threads())
+fit(8)
 """
 
 
-@pytest.mark.parametrize(
-    ("width", "choice", "environment", "expected"),
-    [
-        (8, "", {}, "one"),
-        (256, "", {}, "initial"),
-        (8, "torch.set_num_threads(initial + 1)", {}, "before"),
-        (8, "set_threads(initial)", {}, "before"),
-        (8, "", {"OMP_NUM_THREADS": "2"}, "before"),
-    ],
-)
-def test_fits_of_narrow_networks_use_one_thread_unless_chosen(
-    width: int, choice: str, environment: dict[str, str], expected: str
-) -> None:
+def counts(**environment: str) -> list[tuple[int, ...]]:
+    """Return the numbers of threads before, during and after each fit of a program."""
     rest = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    command = [sys.executable, "-c", PROGRAM.format(width=width, choice=choice)]
+    command = [sys.executable, "-c", PROGRAM]
     said = subprocess.run(command, env={**rest, **environment}, capture_output=True, text=True, check=True)
-    initial, before, inside, after = map(int, said.stdout.split())
-    assert inside == {"one": 1, "initial": initial, "before": before}[expected]
-    assert after == before
+    return [tuple(map(int, line.split())) for line in said.stdout.splitlines()]
+
+
+def test_fits_of_narrow_networks_use_one_thread_unless_chosen() -> None:
+    narrow, wide, more, again, chosen = counts()
+    n = narrow[0]
+    assert narrow == again == (n, 1, n)
+    assert wide == chosen == (n, n, n)
+    assert more == (n + 1, n + 1, n + 1)
+    for before, inside, after in counts(OMP_NUM_THREADS="2"):
+        assert before == inside == after

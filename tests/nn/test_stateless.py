@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.utils import prune
 
+from fathomless.families.pytorch import bayesian_network
 from fathomless.nn.layers import MeanField
 from fathomless.nn.stateless import call_with, with_tensors
 from fathomless.system.errors import DataError
@@ -112,6 +114,26 @@ def test_derivatives_pass_through() -> None:
     module(x).sum().backward()
     for name, p in module.named_parameters():
         torch.testing.assert_close(each[name].sum(0), p.grad)
+
+
+@pytest.mark.parametrize("weights", ["map", "meanfield", "matrix", "sparse"])
+def test_compiled_networks_are_refused(weights: str) -> None:
+    """Compiled code uses the weights that it was compiled with, so that all draws of a posterior were equal."""
+    plain = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    inside = nn.Sequential(torch.compile(nn.Linear(2, 3)), nn.Tanh(), nn.Linear(3, 1))
+    for network in (torch.compile(plain), inside):
+        with pytest.raises(DataError, match=r"compiled by torch\.compile was given \(OptimizedModule\)"):
+            bayesian_network(network, weights)
+    plain.compile()
+    with pytest.raises(DataError, match=r"compiled by torch\.compile was given"):
+        with_tensors(plain, {})
+
+
+def test_networks_that_cannot_be_copied_are_refused_by_name() -> None:
+    network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    prune.random_unstructured(network[0], "weight", 0.3)  # type: ignore[no-untyped-call]
+    with pytest.raises(DataError, match=r"the network cannot be copied .*prune\.remove"):
+        bayesian_network(network)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit.trace

@@ -15,6 +15,7 @@ from fathomless.nn.layers import BayesianLayer, MeanField, WeightPrior, prior_sc
 from fathomless.nn.matrix_normal import MatrixNormal
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
+from fathomless.nn.stateless import refuse_compiled
 from fathomless.system.errors import DataError
 
 __all__ = ["WEIGHT_KINDS", "Bayesian", "BayesianSlot", "bayesian", "sparse_layers", "with_weights"]
@@ -100,6 +101,7 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     >>> y.shape, [name for name, _ in sparse_layers(network)]
     (torch.Size([5, 2]), ['0', '2'])
     """
+    refuse_compiled(module)
     make = make or (lambda _, layer: SpikeSlab(layer))
     whole = nn.Sequential()  # a parent of the module, which may itself be a layer to replace
     whole.append(copy.deepcopy(module))
@@ -160,6 +162,7 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
     scale : float
         Initial standard deviation of the posterior.
     """
+    refuse_compiled(module)
     if kind == "map" or isinstance(module, BayesianLayer) or not prior_scales(module, prior):
         return module
     if kind == "meanfield":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fathomless.system.errors import DataError
 
-__all__ = ["call_with", "with_tensors"]
+__all__ = ["call_with", "refuse_compiled", "with_tensors"]
 
 #: Replacements of modules and tensors, by the id of the original.
 _Swaps = dict[int, Any]
@@ -56,6 +56,22 @@ def call_with(module: nn.Module, tensors: Mapping[str, Tensor], *inputs: Tensor)
     return with_tensors(module, tensors)(*inputs)
 
 
+def refuse_compiled(module: nn.Module) -> None:
+    """Raise an error for a module with compiled code inside, which uses the weights that it was compiled with."""
+    for part in module.modules():
+        kind = type(part).__name__
+        if isinstance(part, torch.jit.ScriptModule):
+            raise DataError(
+                f"a {kind} compiled by torch.jit was given, whose weights cannot be replaced; give the original "
+                "module, without torch.jit.script or torch.jit.trace"
+            )
+        if kind == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
+            raise DataError(
+                f"a module compiled by torch.compile was given ({kind}), whose weights cannot be replaced; give the "
+                "original module. After a fit, the result of to_module of an estimator can be compiled"
+            )
+
+
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a module with other tensors in place of some parameters, which shares everything else.
 
@@ -64,12 +80,7 @@ def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     still calls the original.
     """
     parts = dict(module.named_modules())  # each once
-    for part in parts.values():
-        if isinstance(part, torch.jit.ScriptModule):
-            raise DataError(
-                f"a {type(part).__name__} compiled by torch.jit was given, whose weights cannot be replaced; give "
-                "the original module, without torch.jit.script or torch.jit.trace"
-            )
+    refuse_compiled(module)
     swaps: _Swaps = {id(part): object.__new__(type(part)) for part in parts.values()}
     for name, tensor in tensors.items():
         path, _, last = name.rpartition(".")

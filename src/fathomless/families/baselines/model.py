@@ -281,7 +281,13 @@ class _Given(Architecture):
     network: nn.Module
 
     def layer(self, depth: int) -> nn.Module:
-        return copy.deepcopy(self.network)
+        try:
+            return copy.deepcopy(self.network)
+        except RuntimeError as error:  # of tensors that are computed from parameters
+            raise DataError(
+                f"the network cannot be copied ({str(error).partition('.')[0]}): some of its weights are computed from "
+                "others, as by torch.nn.utils.weight_norm or pruning; call remove_weight_norm or prune.remove before"
+            ) from error
 
     def head(self, depth: int) -> nn.Module:
         return nn.Identity()

@@ -176,7 +176,8 @@ def test_constant_columns_and_targets_work() -> None:
     X = numbers()
     X[:, 0] = 7.0
     assert np.isfinite(regressor().fit(X, X[:, 1]).predict(X + 5.0)).all()
-    constant = regressor(epochs=30).fit(X, np.full(20, 1e6))
+    with pytest.warns(DataWarning, match=r"y has the value 1e\+06 in all 20 rows"):
+        constant = regressor(epochs=30).fit(X, np.full(20, 1e6))
     mean, std = constant.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
@@ -234,6 +235,7 @@ def test_huge_values_in_predictions_give_no_nan(make: Callable[..., Any], precis
 
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @pytest.mark.filterwarnings("ignore:.* rows, and all other values lie:fathomless.system.errors.DataWarning")
+@pytest.mark.filterwarnings("ignore:y has the value:fathomless.system.errors.DataWarning")
 @settings(max_examples=25, deadline=None)
 @given(
     arrays(np.float64, (8, 2), elements=st.floats(allow_nan=True, allow_infinity=True)),

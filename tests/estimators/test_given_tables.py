@@ -450,6 +450,7 @@ def test_whole_numbers_that_become_equal_are_told(column: Any) -> None:
         regressor().fit(table, numbers()[:, 0])
 
 
+@pytest.mark.filterwarnings("ignore:y has the value:fathomless.system.errors.DataWarning")
 def test_whole_numbers_that_stay_apart_are_not_told() -> None:
     apart = pd.DataFrame({"id": [i * 2**55 for i in range(20)], "near": [2**53 - i for i in range(20)]})
     assert np.isfinite(regressor().fit(apart, numbers()[:, 0]).predict(apart)).all()

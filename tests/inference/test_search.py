@@ -98,6 +98,8 @@ def test_growth_stops() -> None:
     trained("noise", search)
     assert search.grown == 0
     assert search.tail_gain < 2.0
+    with pytest.raises(DataError, match="search was used by another training"):
+        trained("noise", search)
 
 
 def test_growth_stops_on_classes_that_every_depth_separates() -> None:

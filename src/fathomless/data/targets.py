@@ -455,7 +455,9 @@ def _are_lists(values: list[Any], count: int) -> bool:
     return lists and all(type(v) is float and math.isfinite(v) for part in values for v in part)
 
 
-def fit_target(y: Any, weight: npt.NDArray[Any] | None = None, *, hurdle: bool = False) -> TargetScale:
+def fit_target(
+    y: Any, weight: npt.NDArray[Any] | None = None, *, hurdle: bool = False, warn_of_constants: bool = False
+) -> TargetScale:
     """Fit the mean and scale of a numeric target, and find its lattice and its atoms.
 
     Parameters
@@ -466,11 +468,13 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None, *, hurdle: bool =
         Sample weights.
     hurdle : bool
         True to find the atoms of a single output that are predicted apart (:attr:`TargetScale.hurdle`).
+    warn_of_constants : bool
+        True to warn of outputs with a single value.
 
     Warns
     -----
     DataWarning
-        If the target has outliers; see :func:`~fathomless.data.outliers.find_outliers`.
+        If the target has outliers; see :func:`~fathomless.data.outliers.find_outliers`. On request, if it is constant.
 
     Raises
     ------
@@ -492,6 +496,13 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None, *, hurdle: bool =
     for name, column in zip(_name_outputs(y, len(columns)), columns, strict=True):
         if (far := find_outliers(column, weight)) is not None:
             _warn_of_outliers(name, far, len(column))
+        if warn_of_constants and len(column) > 1 and (column == column[0]).all():
+            warnings.warn(
+                f"{name} has the value {column[0]:g} in all {len(column):,} rows, so that the columns have no "
+                "information on it; check that it is the target",
+                DataWarning,
+                stacklevel=3,
+            )
     lattices = tuple(map(find_lattice, columns))
     apart = find_hurdle(columns[0], lattices[0]) if hurdle and len(columns) == 1 else ()
     if apart:

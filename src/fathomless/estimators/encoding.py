@@ -347,7 +347,7 @@ class NumberTask(_Rows):
         """Fit the scale of the target to all rows, and find its atoms if they are predicted apart."""
         if self.censored:
             return fit_bounds(y, weight)
-        scale = fit_target(y, weight, hurdle=self.is_recalibrated)
+        scale = fit_target(y, weight, hurdle=self.is_recalibrated, warn_of_constants=not self.density)
         return replace(scale, ndim=2) if self.density else scale
 
     def encode_target(self, target: Target, y: Any) -> Array:

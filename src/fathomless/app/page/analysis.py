@@ -300,7 +300,9 @@ def score_peers(
         peer = cast(PredictiveEstimator, CrossFittedPeer(fitted))
         counts = None if weight is None else weight[rows]
         found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold, sample_weight=counts)
-        scores[name] = found.scores
+        scores[name] = dict(found.scores)
+        if name == "constant" and "auroc" in found.scores:  # the shares of the folds differ, and would rank the rows
+            scores[name]["auroc"] = evaluation.baseline["auroc"]
         lead = density - _score_rows(peer, X, y, fold).density
         behind[name] = mean(lead, row_weights(counts, len(rows)))
     return Peers(scores, behind)

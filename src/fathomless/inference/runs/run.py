@@ -116,6 +116,8 @@ class Fitted:
         Number of epochs done.
     score : float or None
         Best mean log predictive density of the validation rows, in nats per row on the scale of the training targets.
+        With ``Training(calibrate=True)``, that of the restored state, in which each part of the rows is scored with
+        noise fitted to the other parts; the returned likelihood is fitted to all of them.
     seed : int
         Seed of the order of the rows and of weight draws.
     training : Training, optional

@@ -142,6 +142,8 @@ def fit(
         run.resume(*resume)
     elif search is not None:
         assert isinstance(model, ListedStructure)
+        if search.q:
+            raise DataError("search was used by another training, whose state it has; give a new StructureSearch")
         if not search.focusing:
             search.begin(model)
         run.register_parameters()

@@ -506,6 +506,13 @@ def test_names_of_scipy_say_what_those_of_torch_do():
     levels = np.array([[0.1], [0.5], [0.9]])
     np.testing.assert_allclose(one.ppf(levels), law.ppf(levels))
     np.testing.assert_array_equal(one.quantile(0.5), one.median.numpy())
+    levels = np.linspace(0.1, 0.9, len(one))  # as many as rows
+    np.testing.assert_array_equal(one.quantile(levels.tolist()), [one.ppf(level) for level in levels])
+    assert torch.equal(one.quantile(torch.tensor(levels)), one.quantiles(levels))
+    with pytest.raises(DataError, match="give a number or a list of numbers"):
+        one.quantile([[0.5]])
+    with pytest.raises(DataError, match="use quantile for one level"):
+        one.quantiles(0.5)
     assert torch.equal(one.var, one.variance)
     assert isinstance(one.pdf(0.0), np.ndarray)
     assert isinstance(one.ppf(torch.tensor(0.5)), torch.Tensor)

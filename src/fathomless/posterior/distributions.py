@@ -299,8 +299,16 @@ class NumberPredictive(Predictive):
         return self.icdf(0.5)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Return several quantiles for every row, shape (Q, N, T) or (Q, N)."""
-        return torch.stack([self.icdf(level) for level in levels])
+        """Return several quantiles for every row, shape (Q, N, T) or (Q, N).
+
+        Raises
+        ------
+        DataError
+            If a single number is given.
+        """
+        if np.ndim(levels) != 1:
+            raise DataError(f"levels={levels!r:.80} was given; give a list of numbers, or use quantile for one level")
+        return torch.stack([self.icdf(float(level)) for level in levels])
 
     def ppf(self, q: Values) -> Any:
         """Quantile, as :meth:`icdf`; an array, or a tensor for a tensor.
@@ -318,8 +326,24 @@ class NumberPredictive(Predictive):
         return match_type(q, self.icdf(q))
 
     def quantile(self, q: Values) -> Any:
-        """Quantile, as :meth:`ppf`."""
-        return self.ppf(q)
+        """Quantiles of every row at one or several levels, as :func:`numpy.quantile`.
+
+        Parameters
+        ----------
+        q : float, or sequence of Q floats
+            Levels from 0 to 1. Unlike those of :meth:`ppf`, several levels are for all rows.
+
+        Returns
+        -------
+        ndarray or Tensor, shape (N, ...) or (Q, N, ...)
+            Quantiles; a tensor if the levels are one.
+        """
+        levels = to_double(q)
+        if levels.ndim > 1:
+            raise DataError(
+                f"levels of the shape {tuple(levels.shape)} were given; give a number, or a list of numbers"
+            )
+        return match_type(q, self.icdf(levels) if levels.ndim == 0 else self.quantiles(levels.tolist()))
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """Central interval, both ends included, that contains the target with at least this probability.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from fathomless.data.batches import Batches
 from fathomless.data.rows import Rows
+from fathomless.families.baselines.model import bayesian_network
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint
@@ -29,7 +30,8 @@ from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
-from fathomless.posterior.likelihoods import Categorical
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system.errors import DataError, DataWarning
 
 SHORT = Training(epochs=4)
@@ -131,6 +133,20 @@ def test_several_batches_have_the_bound_of_all_rows() -> None:
     assert part == pytest.approx(expected, rel=0.1)  # 48 rows speak for 50
     weighted = [(x, y, torch.full((50,), 1.0)), (x, y, torch.zeros(50))]
     assert fitted(weighted, training=held).history[0]["elbo"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [5, 10])
+def test_rows_of_a_smaller_last_batch_count_as_others(batch_size: int) -> None:
+    """The posterior mode of a slope is that of ridge regression, although the last row is an outlier."""
+    x = torch.randn(11, 1, generator=generator(1))
+    y = 2.0 * x + 0.5 * torch.randn(11, 1, generator=generator(2))
+    y[-1] += 5.0
+    rows = DataLoader(TensorDataset(x, y), batch_size=batch_size)
+    model = bayesian_network(nn.Linear(1, 1, bias=False), "map", weight_prior=WeightPrior(scale=1.0))
+    fit(model, Gaussian(noise=0.5), rows, training=Training(epochs=300, learning_rate=0.02))
+    (slope,) = model.parameters()
+    mode = (x * y).sum() / (x.square().sum() + 0.25)
+    assert slope.item() == pytest.approx(mode.item(), abs=0.02)
 
 
 def test_held_out_batches_are_held_out_rows() -> None:

@@ -79,6 +79,15 @@ class Batches:
             self._rows = sum(map(len, self._read(0)))
         return self._rows
 
+    def size_for(self, rows: int) -> int:
+        """Return the number of rows of the bound that a batch of `rows` rows estimates, so that all rows count equally.
+
+        It is N for equal batches. If the last batch of a pass is smaller, it is `rows` times the number of batches: the
+        sum of the log-likelihood over a pass is then that of all rows.
+        """
+        full = len(self.first)
+        return self._steps * rows if 0 <= self._steps * full - len(self) < full else len(self)
+
     @functools.cached_property
     def count(self) -> float:
         """Sum of the sample weights, or the number of rows without weights; with weights, a pass is read."""

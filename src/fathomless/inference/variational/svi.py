@@ -364,14 +364,21 @@ def can_calibrate(likelihood: Likelihood) -> bool:
 
 def _make_steps(run: Run, train: Data) -> RecordedSteps:
     """Return the steps of a training, which are recorded where that is possible."""
-    size, count = len(train), train.count
+    count = train.count
     units = None
     if isinstance(train, StackedRows):
         whole = train.whole or train
         count = whole.count
         # the joint loss is divided by the rows of all networks, not of each
         units = whole.weight.double().sum(1).sum() / train.weight.double().sum(1)
-    return RecordedSteps(run, lambda batch, temperature: _step(run, batch, size, count, temperature, units))
+    return RecordedSteps(
+        run, lambda batch, temperature: _step(run, batch, _size_for(train, batch), count, temperature, units)
+    )
+
+
+def _size_for(train: Data, batch: Rows) -> int:
+    """Return the number of rows of the bound that a batch estimates."""
+    return train.size_for(len(batch)) if isinstance(train, Batches) else len(train)
 
 
 def _advance(run: Run, train: Data, valid: Rows | StackedRows | None, recorded: RecordedSteps) -> None:
@@ -413,7 +420,7 @@ def _epoch(run: Run, train: Data, recorded: RecordedSteps) -> Tensor:
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
         warm_up = t.temperature_factor((run.step - 1) / (steps * t.epochs))
         parts.append(recorded.take(batch, t.temperature * warm_up))
-        shares.append(len(batch) / len(train))
+        shares.append(len(batch) / _size_for(train, batch))
         seen += len(batch)
         if structure_step:
             _follow_law(run, train)

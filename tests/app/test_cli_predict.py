@@ -4,6 +4,7 @@ import functools
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -420,6 +421,20 @@ def test_gaps_that_training_did_not_have_are_filled_with_a_note(call: Call) -> N
     fit(call, "price", "--missing", "error", out="strict")
     refused(call("predict", "strict", new), "missing values")
     assert call("predict", "strict", new, "--missing", "impute").code == 0
+
+
+def test_rows_far_from_the_training_rows_have_a_note(call: Call) -> None:
+    fitted(call)
+    assert "unlike the training rows" not in call("predict", "run", write("same.csv", houses())).err
+    size = np.asarray(houses()["size"].to_pylist())
+    for factor, count in ((1000.0, N), (1.0, 30)):
+        moved = np.where(np.arange(N) < count, 1e4 + factor * size, size)
+        said = call("predict", "run", write("far.csv", houses(size=moved.tolist())))
+        assert said.code == 0
+        found = re.search(r"note: (\d+) of 90 rows are unlike the training rows: their p-values are up to", said.err)
+        assert found is not None
+        assert count <= int(found[1]) <= min(N, count + 15)
+    assert "unlike" not in call("predict", "run", "far.csv", "--ood").err.replace("--ood", "")
 
 
 def test_many_gaps_are_counted(call: Call) -> None:

@@ -226,7 +226,7 @@ def _of_kind(kind: str) -> tuple[Any, Any, Any, dict[str, Any]]:
         case "bins":
             return small(UnboundedDepthRegressor, numbers="binned"), X, y, {}
         case "weights":
-            return small(UnboundedDepthRegressor), X, y, {"sample_weight": rows["copies"] - 1.0}
+            return small(UnboundedDepthRegressor), X, y, {"sample_weight": 0.7 * (rows["copies"] - 1.0)}
         case "skewed":
             return small(UnboundedDepthRegressor), X, np.exp(3.0 * y), {}
         case "counts":
@@ -234,6 +234,11 @@ def _of_kind(kind: str) -> tuple[Any, Any, Any, dict[str, Any]]:
         case "single":
             return small(UnboundedDepthRegressor, cv=1), X, y, {}
     return SparseBayesRegressor(random_state=0, epochs=6, width=4), X, y, {}
+
+
+def rows_of_weight(weight: Any) -> Any:
+    """Return other weights, with the same rows of weight zero."""
+    return weight * np.where(np.arange(len(weight)) % 2, 1.0, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -247,10 +252,13 @@ def test_rows_of_the_fit_are_recognised_by_their_order(kind: str, tmp_path: Path
     moved = {name: rows.iloc[other] for name, rows in {**named, **more}.items()}
     for one in (estimator, fathomless.load(tmp_path / "saved")):
         assert fathomless.report(one, X, **named, **more).evaluations
-        with pytest.raises(DataError, match="are not the rows of the fit, or are in another order"):
+        with pytest.raises(DataError, match="are not the rows and weights of the fit, or are in another order"):
             fathomless.report(one, X.iloc[other], **moved)
+        if kind == "weights":
+            with pytest.raises(DataError, match="are not the rows and weights of the fit, or are in another order"):
+                fathomless.report(one, X, y, sample_weight=rows_of_weight(more["sample_weight"]))
         if y is not None:
-            with pytest.raises(DataError, match="are not the rows of the fit, or are in another order"):
+            with pytest.raises(DataError, match="are not the rows and weights of the fit, or are in another order"):
                 fathomless.report(one, X, **{**named, "y": moved["y"]}, **more)
 
 

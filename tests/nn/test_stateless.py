@@ -129,6 +129,15 @@ def test_compiled_networks_are_refused(weights: str) -> None:
         with_tensors(plain, {})
 
 
+@pytest.mark.parametrize("weights", ["map", "meanfield"])
+def test_complex_weights_are_refused(weights: str) -> None:
+    """The conversion to the data type of the model dropped their imaginary part."""
+    network = nn.Sequential(nn.Linear(2, 1))
+    network.register_parameter("filter", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+    with pytest.raises(DataError, match="filter are complex; use real weights"):
+        bayesian_network(network, weights)
+
+
 def test_networks_that_cannot_be_copied_are_refused_by_name() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     prune.random_unstructured(network[0], "weight", 0.3)  # type: ignore[no-untyped-call]

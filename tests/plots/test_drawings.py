@@ -419,7 +419,7 @@ def test_what_is_given_stays_as_it_is():
         (lambda: plots.learning_curves([history(1)[0] | {"divergence_depth": "high"}]), "divergence_depth has a value"),
         (lambda: plots.reliability([], [], []), r"confidence has shape \(0,\)"),
         (lambda: plots.reliability([0.5], [1.5], [1]), "accuracy has values from 1.5"),
-        (lambda: plots.reliability([0.5], [0.5], [0.5]), "whole numbers of rows"),
+        (lambda: plots.reliability([0.5], [0.5], [0.0]), "count has the sum 0; numbers of rows, or sums of"),
         (lambda: plots.reliability([0.5, 0.6], [0.5, 0.6], [1, 0]), "1 empty bins"),
         (lambda: plots.reliability([0.5, 0.6], [0.5], [1]), r"confidence \(2,\), accuracy \(1,\)"),
         (lambda: plots.pit_histogram([0, 0]), "not all 0"),

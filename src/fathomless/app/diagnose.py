@@ -569,7 +569,7 @@ def _describe_width(found: ConditionalCoverage, several: bool) -> str:
     smallest, largest = (choose(found.groups, key=lambda group: group.size) for choose in (min, max))
     name = f"the {found.variable}" if found.variable in OWN else found.variable
     of_target = f" of {found.target}" if several else ""
-    wide, narrow = ("too wide" if group.size < 1.0 else "too narrow" for group in (smallest, largest))
+    wide, narrow = ("too wide" if group.coverage > 0.9 else "too narrow" for group in (smallest, largest))
     return (
         f"The size of the errors{of_target} relative to the intervals depends on {name}: the 90 % intervals cover "
         f"{smallest.coverage:.1%} of the {smallest.rows:,.0f} rows with {found.variable} {smallest.label} ({wide}), "

@@ -1,9 +1,12 @@
 """Predictions of a run for a table, piece by piece: the part that the commands ``predict`` and ``serve`` share."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from fathomless.app import manifests
 from fathomless.app.commands import columns
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadedRun", "check_intervals", "load_run", "predict_table"]
 
 _OOD = "ood_p"  # column of the p-values of rows
+_CHECKED = 2000  # number of the first rows whose p-values are computed for a note
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +124,8 @@ def predict_table(
     levels : sequence of float
         Probabilities of the prediction intervals.
     notes : list of str
-        Notes on unused columns, on missing values and categories that the training table did not have, and on small
-        p-values.
+        Notes on unused columns, on missing values and categories that the training table did not have, on rows unlike
+        the training rows, and on small p-values.
     guarantee, by : str, optional
         Options of conformal intervals, see :meth:`~fathomless.estimators.predictor.Predictor.predict_interval`.
     ood : bool
@@ -139,6 +143,7 @@ def predict_table(
     names = key or (manifest.key if manifest else None)
     unused: list[str] | None = None
     done, small = 0, 0
+    p_values = list[Any]()  # of the first rows
     for piece in tables.batches(source, columns.kinds(schema), **form):
         if unused is None:
             used = {column.name for column in schema.columns} | {names}
@@ -152,6 +157,8 @@ def predict_table(
         X = columns.select_features(piece if schema.named else piece.drop_columns(list(named)), schema)
         new_values.add(X)
         predictions = _predict(run, X, levels, guarantee, by)
+        if not ood and (left := _CHECKED - sum(map(len, p_values))) > 0 and _has_distribution(run):
+            p_values.append(_ood_p_values(run, X[:left], {}))
         if ood:
             p = _ood_p_values(run, X, predictions)
             predictions[_OOD] = p
@@ -166,6 +173,30 @@ def predict_table(
         notes.append(
             f"{small:,} of {done:,} rows have a p-value up to {OOD_LEVEL} ({_OOD}); at most about 5 % are expected"
         )
+    elif text := _note_unlike_rows(np.concatenate([np.zeros(0), *p_values])):
+        notes.append(text)
+
+
+def _has_distribution(run: LoadedRun) -> bool:
+    """Return True if the run has p-values of rows."""
+    return isinstance(run.predictor, Predictor) and run.predictor.training is not None
+
+
+def _note_unlike_rows(p: Any) -> str | None:
+    """Return a note on rows unlike the training rows, if they are more than chance gives; None otherwise.
+
+    The bounds are twice the level of the p-values, which are averages over two halves, and three standard errors.
+    """
+    for level in (OOD_LEVEL, 0.2 * OOD_LEVEL):
+        few = int((p <= level).sum())
+        expected = 2.0 * level * len(p)
+        if few > expected + 3.0 * math.sqrt(expected * (1.0 - 2.0 * level)):
+            return (
+                f"{few:,} of {len(p):,} rows are unlike the training rows: their p-values are up to {level:g}, and at "
+                f"most about {level:.0%} such rows are expected. Their predictions are extrapolations. --ood adds the "
+                "p-value of each row"
+            )
+    return None
 
 
 def _ood_p_values(run: LoadedRun, X: Any, others: Mapping[str, Any]) -> Any:

@@ -217,11 +217,12 @@ def _check_same_rows(estimator: Estimator, table: FitRows) -> None:
         task = replace(cast(NumberTask, task), censored=True)
     x = task.encode_rows(estimator.schema_, X)
     z = task.encode_target(estimator.target_, X if y is None else y)  # the columns of a density are its target
-    if digest_rows(estimator.schema_, x, z) != given.digest:
+    weight = None if table.weight is None else table.weight[table.weighted]
+    if digest_rows(estimator.schema_, x, z, weight) != given.digest:
         raise DataError(
-            "X and y are not the rows of the fit, or are in another order, so that rows cannot be assigned to the "
-            "networks that were not fitted to them; give X, y and sample_weight as in fit, and other rows as "
-            "new=(X_new, y_new)"
+            "X, y and sample_weight are not the rows and weights of the fit, or are in another order, so that rows "
+            "cannot be assigned to the networks that were not fitted to them; give X, y and sample_weight as in fit, "
+            "and other rows as new=(X_new, y_new)"
         )
 
 

@@ -35,7 +35,9 @@ class GivenRows:
         return {"rows": self.count, **({"rows_digest": self.digest} if self.digest else {})}
 
 
-def digest_rows(schema: Schema, x: npt.NDArray[Any], z: npt.NDArray[Any]) -> str:
+def digest_rows(
+    schema: Schema, x: npt.NDArray[Any], z: npt.NDArray[Any], weight: npt.NDArray[Any] | None = None
+) -> str:
     """Return a checksum of encoded rows in their order.
 
     Parameters
@@ -46,11 +48,14 @@ def digest_rows(schema: Schema, x: npt.NDArray[Any], z: npt.NDArray[Any]) -> str
         Encoded columns.
     z : ndarray, shape (N,) or (N, T)
         Encoded targets.
+    weight : ndarray, shape (N,), optional
+        Sample weights; equal weights of one are as none.
     """
     has_bins = any(column.bins is not None for column in schema.columns)
     plain = x[:, list(schema.plain_features)] if has_bins else x
     digest = hashlib.blake2b(repr((plain.shape, z.shape)).encode(), digest_size=16)
-    for part in (plain, z):
+    weights = () if weight is None or (weight == 1.0).all() else (weight,)
+    for part in (plain, z, *weights):
         digest.update(np.ascontiguousarray(part, dtype=np.float64).data)
     return digest.hexdigest()
 

@@ -241,8 +241,8 @@ class Table:
         Group of each row.
     kept : ndarray of int, shape (N,)
         Indices of these rows in the table.
-    rows : int
-        Number of rows of the table.
+    given : GivenRows
+        Number of rows of the table, and checksum of those of positive weight.
     default_numbers : {"plain", "binned"}, optional
         Default encoding of columns of numbers if unseen rows choose between `schema` and its plain encoding.
     """
@@ -255,7 +255,7 @@ class Table:
     weight: Array | None
     groups: Array | None
     kept: Array
-    rows: int
+    given: GivenRows
     default_numbers: str | None = None
 
     @property
@@ -317,7 +317,8 @@ def read(
     z = task.encode_target(target, y)
     if all(column.bins is None for column in schema.columns):
         default_numbers = None
-    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows, default_numbers)
+    given = GivenRows(rows, digest_rows(schema, x, z, of_rows))
+    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, given, default_numbers)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
 
@@ -359,13 +360,12 @@ def prepare(
     group = None if unit is None else torch.from_numpy(unit)
     mass = _share_of_group(table, rows)
     atom = _number_atoms(table.target, rows)
-    given = GivenRows(table.rows, digest_rows(table.schema, table.x, table.z))
-    common: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device, "given": given}
+    common: dict[str, Any] = {"seed": seed, "dtype": dtype, "device": device, "given": table.given}
     common |= {"apart": rows.apart, "ordered": plan.ordered, "default_numbers": table.default_numbers}
     common |= {"repeats": _summarize(equal)}
     if folds is not None:
         # folds of the rows of the table, which may be fewer or more than the arranged rows
-        of_row = np.full((len(folds), table.rows), -1, dtype=np.int64)
+        of_row = np.full((len(folds), table.given.count), -1, dtype=np.int64)
         of_row[:, table.kept] = folds.numpy()[:, rows.place]
         return Prepared(
             table.schema,
@@ -568,9 +568,11 @@ def _assign_folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Te
         if isinstance(plan.folds, Splitter):
             folds = split_folds(plan.folds, table.plain, table.z, table.groups)
         elif is_splits(plan.folds):
-            folds = split_folds(plan.folds, np.empty((table.rows, 0)), np.empty(table.rows))[:, table.kept]
+            folds = split_folds(plan.folds, np.empty((table.given.count, 0)), np.empty(table.given.count))[
+                :, table.kept
+            ]
         else:
-            folds = read_folds(plan.folds, table.rows, table.kept)
+            folds = read_folds(plan.folds, table.given.count, table.kept)
         return check_groups(folds, table.groups).repeat(plan.copies, 1)
     together = not rows.apart
     if plan.optional and table.groups is None and not can_be_folded(rows.x, rows.z, together=together):

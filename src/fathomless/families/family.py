@@ -93,8 +93,11 @@ class Family:
         """Import path of each estimator, by its class name."""
         return {place.partition(":")[2]: place for place in self.tasks.values()}
 
-    def preset(self, name: str, known: Collection[str]) -> dict[str, Any]:
-        """Return those options of a preset that belong to some known options; nested ones belong to their outer one.
+    def preset(self, name: str, known: Collection[str], given: Collection[str] = ()) -> dict[str, Any]:
+        """Return those options of a preset that belong to some known options, without those that are given.
+
+        Nested options belong to their outer one. A nested option that is given replaces itself alone, and an outer one
+        all nested options.
 
         Raises
         ------
@@ -102,7 +105,11 @@ class Family:
             If there is no such preset.
         """
         checks.choice("preset", name, tuple(self.presets))
-        return {option: value for option, value in self.presets[name].items() if option.partition("__")[0] in known}
+        return {
+            option: value
+            for option, value in self.presets[name].items()
+            if (outer := option.partition("__")[0]) in known and not {option, outer} & set(given)
+        }
 
     @staticmethod
     def find(place: str) -> Callable[..., Any]:

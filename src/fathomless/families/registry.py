@@ -133,7 +133,7 @@ def preset(family: Family, name: str, task: str, given: Iterable[str] = ()) -> d
     task : str
         Task of the estimator.
     given : iterable of str
-        Names of options that the preset does not replace; a nested name stands for its outer option.
+        Names of options that the preset does not replace.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def preset(family: Family, name: str, task: str, given: Iterable[str] = ()) -> d
     if not family.presets:
         having = ", ".join(other.name for other in families().values() if other.presets)
         raise DataError(f"preset={name!r} was given for {family.name}, which has no presets; only {having} has them")
-    return family.preset(name, options(family, task).keys() - {option.partition("__")[0] for option in given})
+    return family.preset(name, options(family, task).keys(), tuple(given))
 
 
 def family_of(estimator: "Estimator | str") -> Family:

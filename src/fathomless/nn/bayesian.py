@@ -163,6 +163,7 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
         Initial standard deviation of the posterior.
     """
     refuse_compiled(module)
+    _refuse_complex(module)
     if kind == "map" or isinstance(module, BayesianLayer) or not prior_scales(module, prior):
         return module
     if kind == "meanfield":
@@ -177,6 +178,16 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
         return SpikeSlab(part, slab, start=start, bias_start=start)
 
     return bayesian(module, make)
+
+
+def _refuse_complex(module: nn.Module) -> None:
+    """Raise an error for complex weights, whose imaginary part the conversion to the data type of the model drops."""
+    names = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_complex()]
+    if names:
+        raise DataError(
+            f"the weights {' and '.join(names)} are complex; use real weights, such as torch.view_as_real(...) of "
+            "them, and torch.view_as_complex in the forward pass"
+        )
 
 
 def sparse_layers(module: nn.Module) -> list[tuple[str, SpikeSlab]]:

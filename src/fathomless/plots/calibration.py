@@ -24,7 +24,7 @@ def reliability(
     ----------
     confidence, accuracy : array_like, shape (bins,)
         Mean probability of the predicted class, and accuracy, in each bin, as returned by ``metrics.reliability``.
-    count : array_like of int, shape (bins,)
+    count : array_like, shape (bins,)
         Number of rows in each bin, 1 or more.
     ax : Axes, optional
         Axes to draw on; a new figure by default.
@@ -36,7 +36,7 @@ def reliability(
     Raises
     ------
     DataError
-        If values are outside 0 to 1, or counts are not positive whole numbers.
+        If values are outside 0 to 1, or counts are not positive.
 
     Examples
     --------
@@ -72,8 +72,8 @@ def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None
 
     Parameters
     ----------
-    counts : array_like of int, shape (bins,)
-        Number of rows in each of the equal bins from 0 to 1.
+    counts : array_like, shape (bins,)
+        Number of rows, or sum of their weights, in each of the equal bins from 0 to 1.
     level : float
         Probability of the band, between 0 and 1.
     ax : Axes, optional
@@ -86,7 +86,7 @@ def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None
     Raises
     ------
     DataError
-        If counts are not whole, negative or all zero, or the level is outside 0 to 1.
+        If counts are negative or all zero, or the level is outside 0 to 1.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None
     n = check_counts("counts", counts)
     if not 0.0 < level < 1.0:
         raise DataError(f"level={level} was given; a number between 0 and 1 is allowed")
-    total = int(n.sum())
+    total = max(1, round(float(n.sum())))
     bins = len(n)
     low, high = _band(total, 1.0 / bins, level)
     ax = start(ax, "PIT histogram", "predicted probability of a smaller value", "share of rows")
@@ -173,7 +173,7 @@ def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None =
 
     Parameters
     ----------
-    counts : array_like of int, shape (K, K)
+    counts : array_like, shape (K, K)
         Number of rows of true class i predicted as class j.
     labels : sequence of str
         Names of the classes; long ones are shortened in the middle.
@@ -187,7 +187,7 @@ def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None =
     Raises
     ------
     DataError
-        If counts are not whole, negative or all zero, or the number of labels is not K.
+        If counts are negative or all zero, or the number of labels is not K.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None =
     label_classes(ax, labels)
     if size <= 10:
         for i, j in zip(true.tolist(), predicted.tolist(), strict=True):
-            number = _abbreviate(int(table[i, j]), size)
+            number = _abbreviate(round(float(table[i, j])), size)
             ax.text(j, i, number, ha="center", va="center", color=INK, fontsize=8.5 - 0.2 * size)
     return ax
 

@@ -44,10 +44,10 @@ def check_shapes(**arrays: Floats) -> None:
 
 
 def check_counts(name: str, values: npt.ArrayLike, *, dims: int = 1) -> Floats:
-    """Check that counts are whole numbers, and not all 0."""
+    """Check that numbers of rows, or sums of their weights, are not all 0."""
     array = floats(name, values, 0.0, dims=dims)
-    if (array != np.floor(array)).any() or not array.any():
-        raise DataError(f"{name} has the sum {array.sum():g}; whole numbers of rows, not all 0, are needed")
+    if not array.any():
+        raise DataError(f"{name} has the sum 0; numbers of rows, or sums of their weights, not all 0, are needed")
     return array
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.posterior.structure import Structure
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 
 __all__ = ["Deferred", "Draws", "Model"]
@@ -128,7 +129,7 @@ class Model(nn.Module, ABC):
     @final  # type: ignore[misc]
     def forward(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
         """Call :meth:`draw`; ``fathomless.posterior.predictive.predictive`` converts the result to a distribution."""
-        return self.draw(x, n, generator)
+        return self.draw(x, checks.whole("n", n), generator)
 
     @final
     @property

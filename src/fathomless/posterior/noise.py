@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -165,6 +165,12 @@ class InputNoise(Noise):
         if self.log_factor is None:
             zeros = torch.zeros(self.targets, dtype=torch.float32, device="cpu")
             self.log_factor = nn.Parameter(zeros if like is None else zeros.to(like))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load a state, with a factor if the saved noise has one."""
+        if (saved := state_dict.get(f"{prefix}log_factor")) is not None:
+            self.add_factor(saved)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @torch.no_grad()
     def rescale(self, factor: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Given networks with a posterior over their weights."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -107,3 +108,27 @@ def test_some_layers_are_bayesian() -> None:
 def test_other_options_are_refused(name: str) -> None:
     with pytest.raises(DataError, match=f"{name} was given; allowed options are weight_prior"):
         bayesian_network(nn.Linear(2, 1), **{name: 1.0})
+
+
+def test_other_weights_of_a_bayesian_module_need_point_estimates() -> None:
+    inside = bayesian(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)))
+    for weights in ("meanfield", "matrix", "sparse"):
+        with pytest.raises(DataError, match="for a Bayesian, which has posteriors of its own; give weights='map'"):
+            bayesian_network(inside, weights)
+    assert bayesian_network(inside, "map").stochastic
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, torch.zeros(2)])
+def test_numbers_of_draws_that_are_none_are_refused(n: Any) -> None:
+    with pytest.raises(DataError, match=r"n=.* was given; at least 1 is needed, a whole number"):
+        bayesian_network(nn.Linear(2, 1))(torch.zeros(5, 2), n)
+
+
+def test_a_calibrated_noise_is_loaded_into_a_new_likelihood() -> None:
+    noise = Gaussian(noise="input")
+    noise.add_factor(torch.zeros(5, 1))
+    with torch.no_grad():
+        noise.noise.log_factor.fill_(0.7)
+    new = Gaussian(noise="input")
+    new.load_state_dict(noise.state_dict())
+    assert new.noise.log_factor.item() == pytest.approx(0.7)

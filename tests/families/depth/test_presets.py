@@ -30,6 +30,11 @@ def test_given_options_replace_those_of_a_preset() -> None:
         == "UnboundedDepthRegressor(cv=3, neighbors=True)"
     )
     assert UnboundedDepthRegressor.preset("best").cv == Folds(n_repeats=2)
+    assert UnboundedDepthRegressor.preset("fast", cv=7).cv == 7
+    ordered = preset(FAMILY, "fast", "regression", ["cv__order"])  # as --folds.order blocks
+    assert ordered == {"cv__n_splits": 5, "weight_prior": 1.0}
+    assert preset(FAMILY, "fast", "regression", ["cv"]) == {"weight_prior": 1.0}
+    assert preset(FAMILY, "fast", "regression", ["cv__n_splits", "weight_prior"]) == {}
 
 
 def test_options_of_presets_exist() -> None:

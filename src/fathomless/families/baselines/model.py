@@ -221,7 +221,8 @@ def bayesian_network(network: nn.Module, weights: str = "meanfield", **options: 
     ----------
     network : nn.Module
         Network with one input and one output, (N, ...) to (N, K) for K parameters of the likelihood. It is copied. Its
-        weights are the initial posterior means, and the means of frozen weights do not change.
+        weights are the initial posterior means. The means of frozen weights do not change; their standard deviations
+        are trained, except with "map".
     weights : {"map", "meanfield", "matrix", "sparse"}
         Posterior: point estimates, an independent Gaussian for each weight, or a matrix normal or spike-and-slab
         posterior in linear maps and convolutions.
@@ -248,6 +249,11 @@ def bayesian_network(network: nn.Module, weights: str = "meanfield", **options: 
     """
     if unknown := sorted(set(options) - {"weight_prior", "weight_scale", "seed", "dtype"}):
         raise DataError(f"{unknown[0]} was given; allowed options are weight_prior, weight_scale, seed and dtype")
+    if isinstance(network, BayesianLayer) and weights != "map":
+        raise DataError(
+            f"weights={weights!r} was given for a {type(network).__name__}, which has posteriors of its own; give "
+            "weights='map', with which its other weights are point estimates"
+        )
     found = (p.dtype for p in network.parameters() if p.is_floating_point())
     model = finite_network(_Given(network), 1, weights=weights, **{"dtype": next(found, torch.float32), **options})
     if weights in ("matrix", "sparse"):

@@ -143,7 +143,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         >>> UnboundedDepthRegressor.preset("fast", random_state=0)
         UnboundedDepthRegressor(cv=5, random_state=0, weight_prior=1.0)
         """
-        chosen = FAMILY.preset(name, {option.name for option in fields(cls)} - set(options))
+        chosen = FAMILY.preset(name, {option.name for option in fields(cls)}, options)
         return cls(**options).set_params(**chosen)
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:

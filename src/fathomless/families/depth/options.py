@@ -17,7 +17,7 @@ __all__ = ["PRESETS", "DepthOptions", "NetworkOptions"]
 
 #: Presets: options that differ from the defaults. "fast" is for first results, "best" for the best predictions.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "fast": {"cv": 5, "weight_prior": 1.0},
+    "fast": {"cv__n_splits": 5, "weight_prior": 1.0},
     "best": {"cv__n_repeats": 2, "trees": True, "neighbors": True},
 }
 

@@ -1,5 +1,6 @@
 """The command line as its users meet it: predictions, and the formats of tables."""
 
+import datetime
 import functools
 import gzip
 import json
@@ -421,6 +422,19 @@ def test_gaps_that_training_did_not_have_are_filled_with_a_note(call: Call) -> N
     fit(call, "price", "--missing", "error", out="strict")
     refused(call("predict", "strict", new), "missing values")
     assert call("predict", "strict", new, "--missing", "impute").code == 0
+
+
+def test_rows_that_are_not_in_the_order_of_time_have_a_note(call: Call) -> None:
+    days = [datetime.date(2020, 1, 1) + datetime.timedelta(days=i) for i in range(N)]
+    short = ["--epochs", "2", "--width", "4", "--cv", "2", "--overwrite", "--folds.order", "blocks"]
+    for order in (days, [*days[5:], *days[:5]]):
+        data = write("dated.csv", houses(built=order))
+        said = call("fit", data, "--target", "price", "--out", "ordered", *short)
+        assert said.code == 0
+        compared = call("compare", data, "--target", "price", "--methods", "constant", "--order", "forward", "--json")
+        for text in (said.err, compared.err):
+            assert ("rows are not in the order of 'built'" in text) == (order != days)
+    assert "in the order of" not in call("fit", data, "--target", "price", "--out", "random", *short[:-2]).err
 
 
 def test_rows_far_from_the_training_rows_have_a_note(call: Call) -> None:

@@ -376,6 +376,16 @@ def test_a_last_block_that_is_predicted_worse_is_reported(task: str, drift: floa
         assert f"accuracy is {right[300:].mean():.0%} in place of {right[:300].mean():.0%}" in finding.detail
 
 
+def test_a_smaller_decrease_is_a_shift_and_no_overfitting() -> None:
+    """The gain over a constant prediction falls from 0.5 to 0.3 nats."""
+    estimator = regressor(epochs=40).fit(*line(80))
+    seen, lower = scored("out-of-fold rows", -0.5, 0.02), scored("new.csv", -0.7, 0.02)
+    titles = {finding.title for finding in diagnose(estimator, [seen, lower])}
+    assert "Distribution shift on new.csv" in titles
+    training = scored("training rows", -0.3, 0.02)
+    assert "Overfitting" not in {finding.title for finding in diagnose(estimator, [seen], training=training)}
+
+
 @pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])
 def test_heavier_tails_are_offered_where_the_noise_is_gaussian(likelihood: str) -> None:
     estimator = regressor(epochs=40, likelihood=likelihood).fit(*line(80))
@@ -623,7 +633,8 @@ def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error:
     ("value", "rows", "alarmed"),
     [
         (-0.55, 400, False),  # as the unseen rows, and far behind the training rows
-        (-0.70, 400, False),  # behind, and keeps most of the gain
+        (-0.60, 400, False),  # behind, and keeps most of the gain
+        (-0.75, 400, True),  # loses half of it
         (-0.90, 400, True),
         (-0.90, 19, False),  # too few unseen rows to compare with
     ],

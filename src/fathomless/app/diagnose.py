@@ -48,6 +48,7 @@ _SIMULATIONS = 4000
 _CHANCE = 0.995  # quantile of the calibration error under perfect calibration
 _MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row and target
 _LARGE = 0.05
+_SHIFTED = 0.25  # decrease of the log-likelihood of a file, as a share of the gain over a constant prediction
 _UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the mean as large as the noise would explain
 _DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target that the columns determine
 _ERROR = 0.1  # its error relative to that of a constant prediction
@@ -389,7 +390,7 @@ def _distribution_shift(summary: FitSummary) -> Iterator[Finding]:
         reference = _reference(summary, evaluation)
         if reference is None or reference.rows < _COMPARABLE:
             continue
-        if (loss := _loss(reference, evaluation)) is not None:
+        if (loss := _loss(reference, evaluation, share=_SHIFTED)) is not None:
             yield Finding("problem", f"Distribution shift on {evaluation.name}", f"{loss}.", _SHIFT_REMEDY)
 
 
@@ -420,18 +421,19 @@ def _reference(summary: FitSummary, evaluation: Evaluation) -> Evaluation | None
     return unseen[0] if unseen and evaluation.name not in UNSEEN else None
 
 
-def _loss(reference: Evaluation, evaluation: Evaluation) -> str | None:
+def _loss(reference: Evaluation, evaluation: Evaluation, share: float = 0.5) -> str | None:
     """Return a text on the decrease of the log-likelihood against a reference, if it is large and significant.
 
-    The gain over a constant prediction is compared as well as the log-likelihood itself. A file whose targets vary more
-    or less than those of the reference has another log-likelihood even if it is predicted equally well.
+    It is large if it exceeds a share of the gain over a constant prediction, and 0.05 nats for each target. The gain
+    is compared as well as the log-likelihood itself. A file whose targets vary more or less than those of the reference
+    has another log-likelihood even if it is predicted equally well.
     """
     rows = (reference, evaluation)
     expected, observed = (part.scores["log_likelihood"] for part in rows)
     expected_gain, gain = (part.scores["log_likelihood"].value - part.baseline["log_likelihood"].value for part in rows)
     loss = min(expected_gain - gain, expected.value - observed.value)
     error, errors = _difference_error((reference, expected.error), (evaluation, observed.error))
-    if loss <= max(errors * error, _LARGE * len(evaluation.targets), 0.5 * expected_gain):
+    if loss <= max(errors * error, _LARGE * len(evaluation.targets), share * expected_gain):
         return None
     return (
         f"Gain over a constant prediction, in nats per row: {expected_gain:.2g} on {reference.name}, {gain:.2g} on "

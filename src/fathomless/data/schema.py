@@ -698,8 +698,8 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
         filled = "encoded as none of the known categories" if column.kind == "category" else "replaced by the mean"
         warnings.warn(
             f"column {column.name!r} has missing values in {int(cells.missing.sum()):,} of {len(out):,} rows, but had "
-            f"none in the training data. They are {filled}. missing='error' refuses such rows, and missing='impute' "
-            "accepts them without a warning",
+            f"none in the training data. They are {filled}, and predictions do not contain their uncertainty. "
+            "missing='error' refuses such rows, and missing='impute' accepts them without a warning",
             DataWarning,
             stacklevel=2,
         )

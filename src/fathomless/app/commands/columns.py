@@ -27,6 +27,7 @@ __all__ = [
     "find_identifiers",
     "infer_task",
     "kinds",
+    "note_unsorted_dates",
     "read_censored",
     "read_weights",
     "roles",
@@ -552,7 +553,8 @@ class NewValues:
             notes.append(
                 f"{count:,} of {self._rows:,} rows {'has' if count == 1 else 'have'} missing values in columns that "
                 f"had none in the training table: {self._gaps.describe(repr, numbers=numbers)}. Numbers were replaced "
-                "by the mean of the training rows, and categories encoded as none of the known ones. --missing error "
+                "by the mean of the training rows, and categories encoded as none of the known ones. The intervals of "
+                "these rows do not contain the uncertainty of the missing values, and are too narrow. --missing error "
                 "refuses such rows"
             )
         if count := self._levels.rows:
@@ -563,6 +565,32 @@ class NewValues:
                 "refuses such rows"
             )
         return notes
+
+
+def find_unsorted_dates(frame: Any) -> list[str]:
+    """Return the columns of dates of a table, if the rows are in the order of none of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(frame, pa.Table):
+        return []
+    names = [name for name in frame.column_names if pa.types.is_temporal(frame[name].type)]
+    for name in names:
+        known = frame[name].drop_null()
+        if len(known) < 2 or pc.all(pc.less_equal(known[:-1], known[1:])).as_py():
+            return []
+    return names
+
+
+def note_unsorted_dates(frame: Any) -> list[str]:
+    """Return a note for a table whose rows are to be in the order of time, if those of a column of dates are not."""
+    names = find_unsorted_dates(frame)
+    if not names:
+        return []
+    return [
+        f"rows are not in the order of {some(names)}, so that blocks of rows are not periods of time; sort the table "
+        "by time, unless another column has its order"
+    ]
 
 
 def select_features(frame: "pa.Table", schema: Schema) -> Any:

@@ -45,7 +45,7 @@ def _compare_methods(given: argparse.Namespace) -> int:
     """Compare methods; finished fits are kept, and the same command resumes the comparison."""
     import numpy as np
 
-    from fathomless.app.commands import inputs
+    from fathomless.app.commands import columns, inputs
     from fathomless.app.compare import compare_in_turn
     from fathomless.system import io
     from fathomless.system.progress import Silent, Terminal
@@ -65,9 +65,9 @@ def _compare_methods(given: argparse.Namespace) -> int:
         form=form(given),
     )
     table = inputs.read(request)
-    for text in (*table.remarks, *table.notes):
-        note(text)
     X, y = table.take(np.arange(table.rows))
+    for text in (*table.remarks, *table.notes, *(columns.note_unsorted_dates(X) if given.order == "forward" else ())):
+        note(text)
     out = Path(given.out if given.out is not None else f"runs/compare-{given.target[0]}")
     command = shlex.join(["fathomless", *given.words])
     seen = set[str]()

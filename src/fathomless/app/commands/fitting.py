@@ -89,7 +89,7 @@ def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
             note(f"the run in {out} is already finished; use --overwrite to repeat it")
         return 0
     if not group.rank:
-        for text in (*(() if given.quiet else fit.table.remarks), *fit.table.notes):
+        for text in (*(() if given.quiet else fit.table.remarks), *fit.table.notes, *_note_unsorted_dates(fit)):
             note(text)
     with _pause_on_signal(fit.signals, out, _resume_command(given, group)):
         estimator = fit.estimator(checkpoint)
@@ -121,6 +121,17 @@ def _run_fit(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
         flag = "" if given.header else " --no-header"
         show(f"  fathomless predict {shlex.quote(str(out))} NEW.csv{flag} --out predictions.csv")
     return 0
+
+
+def _note_unsorted_dates(fit: "_Fit") -> list[str]:
+    """Return a note if blocks of rows are to be folds, and the rows are not in the order of a column of dates."""
+    import numpy as np
+
+    from fathomless.app.commands import columns
+
+    if fit.options.get("cv__order") != "blocks":
+        return []
+    return columns.note_unsorted_dates(fit.table.take(np.arange(fit.table.rows))[0])
 
 
 def _show_columns(estimator: Any) -> str:

@@ -340,9 +340,7 @@ class NumberPredictive(Predictive):
         """
         levels = to_double(q)
         if levels.ndim > 1:
-            raise DataError(
-                f"levels of the shape {tuple(levels.shape)} were given; give a number, or a list of numbers"
-            )
+            raise DataError(f"levels of the shape {tuple(levels.shape)} were given; give a number or a list of numbers")
         return match_type(q, self.icdf(levels) if levels.ndim == 0 else self.quantiles(levels.tolist()))
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ class Peer:
     ) -> Self:
         """Fit the model to a table (N, C) and a target (N,); `schema` and `target` may be fitted to more rows."""
         self.schema_ = schema.plain if schema else fit_schema(X, missing="impute", unseen="ignore")
-        x = encode(self.schema_, X)
+        x = self._encode(X)
         self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y, hurdle=True))
         if isinstance(self.target_, TargetScale):
             self.target_ = self.target_.without_transform(y)
@@ -123,7 +123,7 @@ class Peer:
 
     def predict_dist(self, X: Any) -> ClassPredictive | NumberPredictive:
         """Return the predictive distribution of rows."""
-        x = encode(self.schema_, X)
+        x = self._encode(X)
         parts = self._predict(x)
         log_weight = torch.zeros(1, dtype=torch.float64)  # a mixture of one component
         if isinstance(self.target_, ClassLabels):
@@ -140,6 +140,10 @@ class Peer:
                 law, self.target_.hurdle, cast(ClassPredictive, self._atoms.predict_dist(X)).log_probs.T
             )
         return law
+
+    def _encode(self, X: Any) -> Any:
+        """Return the rows as the models need them: encoded by the schema."""
+        return encode(self.schema_, X)
 
     def _row_weights(self) -> Array | None:
         """Return the weights of the rows to which the next model is fitted."""

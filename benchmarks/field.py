@@ -48,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from field_rivals import METHODS, is_installed, left_out, make, use_one_thread
-from public_tables import TABLES, TRAIN_ROWS, Declaration, PackageMissingError, Split, Table, load, splits
+from public_tables import TABLES, TRAIN_ROWS, PackageMissingError, Split, Table, load, splits
 
 from fathomless.app.comparison import comparable_law
 from fathomless.data.targets import fit_target
@@ -274,16 +274,24 @@ def plan(tables: Iterable[str], methods: Iterable[str], numbers: Iterable[int]) 
         key=lambda task: (
             task.split,
             METHODS[task.method].stage,
-            size(TABLES[task.table]),
+            size(task.table),
             task.table,
             order.index(task.method),
         ),
     )
 
 
-def size(declaration: Declaration) -> int:
-    """Return the number of values of the training rows."""
-    return min(declaration.shape[0], TRAIN_ROWS) * declaration.shape[1]
+@cache
+def size(name: str) -> int:
+    """Return the number of values of the training rows, times the number of classes if the package is installed."""
+    declaration = TABLES[name]
+    values = min(declaration.shape[0], TRAIN_ROWS) * declaration.shape[1]
+    if declaration.kind != "classification":
+        return values
+    try:
+        return values * len(np.unique(load(name).y))
+    except PackageMissingError:
+        return values
 
 
 @lru_cache(maxsize=1)

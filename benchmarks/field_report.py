@@ -1,7 +1,7 @@
 """Report on the results of field.py: mean ranks, paired differences to the default, wins, scores of tables, and cost.
 
-Methods are ranked on each table by the mean log-likelihood over the splits that all ranked methods have; a method that
-failed has the last rank. Only tables on which all ranked methods were run count. By Nemenyi's test two methods differ
+Methods are ranked on each table by a mean score over the splits that all ranked methods have; a method that failed has
+the last rank. Only tables on which all ranked methods were run count. By Nemenyi's test two methods differ
 at the 5 % level if their mean ranks differ by more than the critical difference (see ``family_summary``). A difference
 of the default from a method is paired by table and split; its mean and standard error are those over tables. In the
 scores of a table, ± is a standard error over splits.
@@ -118,19 +118,43 @@ def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def show_ranks(field: Field) -> list[str]:
-    """Return the mean ranks of all groups."""
+    """Return the mean ranks of all groups, by several scores."""
+    kinds: list[tuple[str, bool | None, str]] = [("all tables", None, "log_likelihood")]
+    kinds += [("numbers", True, "log_likelihood"), ("numbers", True, "crps")]
+    kinds += [("classes", False, "log_likelihood"), ("classes", False, "brier")]
     lines = []
     for title, methods in GROUPS.items():
-        for kind, numeric in (("all tables", None), ("numbers", True), ("classes", False)):
-            found = field.rank(methods, numeric)
+        for kind, numeric, score in kinds:
+            found = field.rank(methods, numeric, score)
             if found is None or (title.endswith("of numbers") and numeric is not True):
                 continue
             text = ", ".join(f"{found.methods[i]} {found.mean[i]:.2f}" for i in found.order())
             p = "" if math.isnan(found.p) else f", p of Friedman's test {found.p:.1e}"
-            lines.append(
-                f"{title}, {kind} ({len(found.tables)}): {text}; critical difference {found.difference:.2f}{p}"
-            )
+            head = f"{title}, {kind} ({len(found.tables)}), {score}"
+            lines.append(f"{head}: {text}; critical difference {found.difference:.2f}{p}")
     return lines
+
+
+def show_calibration(field: Field) -> list[str]:
+    """Return coverage of 90 % intervals over tables, and how often a calibration error is above that by chance."""
+    rows = []
+    for method in field.methods:
+        found = [float(np.mean(v)) for t in field.tables if (v := field.values(t, method, "coverage_90"))]
+        errors = [
+            r["scores"]
+            for (_, m), cell in field.cells.items()
+            if m == method
+            for r in cell.values()
+            if "ece" in r.get("scores", {})
+        ]
+        row = [method, "-", "-", "-", "-"]
+        if found:
+            away = float(np.mean(np.abs(np.array(found) - 0.9)))
+            row[1:4] = [f"{np.mean(found):.3f}", f"{min(found):.3f} to {max(found):.3f}", f"{away:.3f}"]
+        if errors:
+            row[4] = f"{sum(e['ece'] > e['ece_95'] for e in errors)} of {len(errors)}"
+        rows.append(row)
+    return lines_of(["method", "coverage", "of tables", "mean |coverage - 0.9|", "ECE above 95 % of chance"], rows)
 
 
 def show_differences(field: Field) -> list[str]:
@@ -231,9 +255,10 @@ def report(records: Sequence[Record]) -> str:
     parts = [
         ["python benchmarks/field.py report", told, f"{machines}, 1 thread, {datetime.now(UTC):%Y-%m-%d}"],
         [f"{len(records)} records, {len(field.tables)} tables; units and scores: python benchmarks/field.py --help"],
-        ["", "MEAN RANKS by log-likelihood", *show_ranks(field)],
+        ["", "MEAN RANKS", *show_ranks(field)],
         ["", "DEFAULT AND OTHERS, log-likelihood", *show_best(field)],
         ["", "DIFFERENCES, mean ± standard error over tables (wins of the default:others)", *show_differences(field)],
+        ["", "CALIBRATION", *show_calibration(field)],
         ["", "COST", *show_cost(field)],
         ["", "FAILURES", *show_failures(field)],
         ["", "TABLES", *(line for table in field.tables for line in show_table(field, table))],

@@ -257,7 +257,7 @@ def report(records: Sequence[Record]) -> str:
         [f"{len(records)} records, {len(field.tables)} tables; units and scores: python benchmarks/field.py --help"],
         ["", "MEAN RANKS", *show_ranks(field)],
         ["", "DEFAULT AND OTHERS, log-likelihood", *show_best(field)],
-        ["", "DIFFERENCES, mean ± standard error over tables (wins of the default:others)", *show_differences(field)],
+        ["", "DIFFERENCES, mean ± standard error over tables (default better:not better)", *show_differences(field)],
         ["", "CALIBRATION", *show_calibration(field)],
         ["", "COST", *show_cost(field)],
         ["", "FAILURES", *show_failures(field)],

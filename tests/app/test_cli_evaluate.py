@@ -72,7 +72,7 @@ def test_what_is_no_run_is_refused(call: Call, words: list[str], place: str, mes
 def test_what_cannot_be_evaluated_is_refused_and_not_kept(call: Call, changes: dict[str, Any], message: str) -> None:
     fitted(call)
     write("test.csv", houses(**changes))
-    refused(call("evaluate", "run", "test.csv"), message)
+    refused(call("evaluate", "run", "test.csv", "--unseen", "error"), message)
     assert len(runs.evaluations("run")) == 2
 
 

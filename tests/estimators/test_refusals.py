@@ -48,7 +48,7 @@ def test_refused_fits_name_the_public_class_and_the_option(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 def test_refused_predictions_name_the_public_class() -> None:
     frame = pd.DataFrame({"size": np.arange(20.0), "colour": ["red", "blue"] * 10})
-    fitted = regressor().fit(frame, np.arange(20.0))
+    fitted = regressor(unseen="error").fit(frame, np.arange(20.0))
     for ask in (fitted.predict, fitted.predict_dist, fitted.sample_y):
         with pytest.raises(DataError, match=r"^UnboundedDepthRegressor: column 'colour' .*'green'"):
             ask(frame.assign(colour="green"))  # type: ignore[operator]

@@ -100,7 +100,7 @@ def scores_of(evaluation: "Evaluation", which: str = "scores") -> dict[str, dict
 
 def table_of(evaluation: "Evaluation", peers: "Mapping[str, Mapping[str, Score]] | None" = None) -> str:
     """Return a text table of the scores of a model, of a constant prediction, and of simple models on the same rows."""
-    from fathomless.app.page.main_scores import REFERENCES
+    from fathomless.app.page.main_scores import REFERENCES, constant_scores
     from fathomless.plots.page import format_with_error
 
     def cell(score: "Score | None") -> str:
@@ -114,7 +114,7 @@ def table_of(evaluation: "Evaluation", peers: "Mapping[str, Mapping[str, Score]]
     rows = [(f"{evaluation.name}, {evaluation.rows:,}", "model", "constant prediction", *others)]
     names = sorted(evaluation.scores, key=lambda name: name == "log_likelihood")  # in nats: the last one
     for name in names:
-        models = (evaluation.scores, evaluation.baseline, *others.values())
+        models = (evaluation.scores, {**evaluation.baseline, **constant_scores(evaluation, peers)}, *others.values())
         rows.append((name.replace("_", " "), *(cell(scores.get(name)) for scores in models)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

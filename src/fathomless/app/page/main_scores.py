@@ -6,7 +6,14 @@ from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import number, percent
 
-__all__ = ["REFERENCES", "describe_coverage", "describe_error", "describe_rare_class", "describe_rows"]
+__all__ = [
+    "REFERENCES",
+    "constant_scores",
+    "describe_coverage",
+    "describe_error",
+    "describe_rare_class",
+    "describe_rows",
+]
 
 _RARE = 0.1  # share of the rows below which a class is rare
 
@@ -42,10 +49,15 @@ def describe_error(first: Evaluation, others: Mapping[str, Mapping[str, Score]])
     }.get(first.task, ("rmse", "RMSE", "mean"))
     show = percent if first.task == "classification" else number
     average = " averaged over the targets" if first.task == "regression" and len(first.targets) > 1 else ""
-    found = [(constant, first.baseline[name])]
+    found = [(constant, constant_scores(first, others)[name])]
     found += [(text, others[key][name]) for key, text in REFERENCES.items() if name in others.get(key, {})]
     beside = ", ".join(f"{text}: {show(score.value)}" for text, score in found)
     return f"{label}{average} {show(first.scores[name].value)} ({beside})"
+
+
+def constant_scores(first: Evaluation, others: Mapping[str, Mapping[str, Score]]) -> Mapping[str, Score]:
+    """Return the scores of a constant prediction: fitted to other rows, as simple models are, or to the same ones."""
+    return others.get("constant", first.baseline)
 
 
 def describe_coverage(first: Evaluation) -> str:

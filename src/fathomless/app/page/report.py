@@ -20,7 +20,13 @@ from fathomless.app.diagnose import TOLERATED
 from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.insights import Insights, insights
-from fathomless.app.page.main_scores import describe_coverage, describe_error, describe_rare_class, describe_rows
+from fathomless.app.page.main_scores import (
+    constant_scores,
+    describe_coverage,
+    describe_error,
+    describe_rare_class,
+    describe_rows,
+)
 from fathomless.app.page.markup import render_template
 from fathomless.app.page.outcomes import TARGETS, by_target, predictions
 from fathomless.app.page.widths import width_groups
@@ -216,7 +222,9 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     rows, error = describe_rows(first), describe_error(first, peers)
     if first.task == "density":
         return [f"Density of {source}.", f"{rows}: {error}."]
-    log_p, constant_log_p = (number(scores["log_likelihood"].value) for scores in (first.scores, first.baseline))
+    log_p, constant_log_p = (
+        number(scores["log_likelihood"].value) for scores in (first.scores, constant_scores(first, peers))
+    )
     kind = "Log mass" if first.on_lattice else "Log-likelihood"
     if first.atoms and not first.on_lattice:
         kind += f" (log probability at {join_words([number(atom) for atom in first.atoms])})"

@@ -141,7 +141,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         Examples
         --------
         >>> UnboundedDepthRegressor.preset("fast", random_state=0)
-        UnboundedDepthRegressor(cv=5, random_state=0, weight_prior=1.0)
+        UnboundedDepthRegressor(cv=Folds(n_splits=5), random_state=0, weight_prior=1.0)
         """
         chosen = FAMILY.preset(name, {option.name for option in fields(cls)}, options)
         return cls(**options).set_params(**chosen)

@@ -61,7 +61,7 @@ def threads_for_width(width: object) -> Iterator[None]:
     """Compute with one thread inside if the layers are narrower than :data:`WIDE`, and the user chose no number.
 
     The operations of narrow layers are too short to be divided. If other programs use the CPU, threads that wait for
-    each other make a fit slower by a factor of 4 to 13 on two cores (``benchmarks/speed.py threads``). The number of
+    each other make a fit slower: by a factor of 4 to 13 on two cores beside one other process. The number of
     threads is a choice of the user if ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS`` is set, after :func:`set_threads`, and
     if ``torch.set_num_threads`` has changed it since the import of this library.
 

@@ -31,60 +31,93 @@ from fathomless.posterior.noise import InputNoise, LearnedNoise
 
 
 def networks(
-    left: float, spread: float, follow: float, n: int = 20_000, folds: int = 10, repeats: int = 1
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Predictions with known parts: errors of variance `left`, a `spread` between networks, rows that are followed."""
+    left: float,
+    spread: float,
+    follow: float,
+    n: int = 20_000,
+    folds: int = 10,
+    repeats: int = 1,
+    uneven: float = 0.0,
+    further: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Errors with known parts, (F, N, 1): variance `left` in common, and a `spread` between networks.
+
+    Networks that were fitted to a row reduce its error by the share `follow`. `uneven` is the standard deviation of the
+    log scale of rows, and `further` that of errors of each network in the rows that it was fitted to.
+    """
     g = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64)
+
     unseen = []
     for _ in range(repeats):
         fold = torch.randint(folds, (n,), generator=g)
         unseen += [fold == k for k in range(folds)]
     out = torch.stack(unseen)  # (F, N)
-    error = math.sqrt(left) * torch.randn(n, generator=g, dtype=torch.float64)
-    own = math.sqrt(spread) * torch.randn(len(out), n, generator=g, dtype=torch.float64)
-    f = own + follow * error * ~out  # the common prediction is 0
-    return f[..., None], error[:, None], out
+    error = math.sqrt(left) * normal(n) + math.sqrt(spread) * normal(len(out), n)
+    error = torch.where(out, error, (1.0 - follow) * error + further * normal(len(out), n))
+    return ((uneven * normal(n)).exp() * error)[..., None], out
 
 
-@pytest.mark.parametrize("follow", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("uneven", [0.0, 2.0])
+@pytest.mark.parametrize("follow", [0.0, 0.8])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_disagreement_is_told_from_following_rows(spread: float, follow: float, repeats: int) -> None:
-    f, y, unseen = networks(1.0, spread, follow, repeats=repeats)
-    V, S = estimate_disagreement(f, y, unseen)
-    # a mean of 20,000 squares has a relative error of 0.01, and V is a difference of such
-    assert float(S) == pytest.approx(1.0 + spread, rel=0.05)
-    assert float(V) == pytest.approx(spread, abs=0.05 * (1.0 + spread))
+def test_disagreement_is_told_from_following_rows(spread: float, follow: float, repeats: int, uneven: float) -> None:
+    share = estimate_disagreement(*networks(1.0, spread, follow, repeats=repeats, uneven=uneven))
+    # a mean of 20,000 products of signs has a standard error of at most 0.007
+    assert float(share) == pytest.approx(spread / (1.0 + spread), abs=0.03)
 
 
-def test_networks_that_interpolate_noise_do_not_disagree() -> None:
-    """Where all that have seen a row return it, a plain mean of squares would take all noise for disagreement."""
-    f, y, unseen = networks(1.0, 0.0, 1.0)
-    V, _ = estimate_disagreement(f, y, unseen)
-    assert float(((f[:, :, 0].mean(0) - 0.0).square()).mean()) > 0.7
-    assert float(V) < 0.02
+@pytest.mark.parametrize("folds", [2, 3, 10])
+def test_errors_of_training_are_not_disagreement(folds: int) -> None:
+    """Networks that nearly interpolate their rows have errors of their own there, of any size."""
+    error, unseen = networks(1.0, 0.25, 0.9, folds=folds, further=0.1 if folds > 2 else 0.0)
+    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.2, abs=0.04)
+
+
+def test_a_few_rows_of_strong_disagreement_have_no_more_weight_than_others() -> None:
+    error, unseen = networks(1.0, 0.1, 0.5)
+    wild, _ = networks(0.0, 1e4, 0.5)
+    error[:, :100] = wild[:, :100]
+    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.1 / 1.1, abs=0.03)
+    # shares of mean squares would be more than nine tenths
+    first = error[unseen].square().mean()
+    assert float(first) > 10.0 * 1.1
+
+
+@pytest.mark.parametrize("rows", [0, 1, 20_000])
+def test_the_share_is_that_of_the_prior_without_information(rows: int) -> None:
+    """The signs of networks that return the rows they were fitted to are unknown, or those of rounding errors."""
+    error, unseen = networks(1.0, 0.5, 1.0, n=rows)
+    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.1, abs=1e-12)
+    rounded, _ = networks(1.0, 0.5, 1.0, n=rows, further=1e-9)
+    assert float(estimate_disagreement(rounded, unseen)) == pytest.approx(0.1, abs=0.05)
+
+
+def test_few_rows_follow_the_prior_more_than_many() -> None:
+    few, many = (float(estimate_disagreement(*networks(1.0, 1.0, 0.2, n=n))) for n in (12, 20_000))
+    assert 0.1 <= few < many
 
 
 def test_weights_are_repetitions_and_targets_apart() -> None:
-    f, y, unseen = networks(1.0, 0.3, 0.2, n=500)
+    error, unseen = networks(1.0, 0.3, 0.2, n=500)
     times = torch.arange(500) % 3
-    V, S = estimate_disagreement(f, y, unseen, times.double())
+    share = estimate_disagreement(error, unseen, times.double())
     again = torch.arange(500).repeat_interleave(times)
-    V2, S2 = estimate_disagreement(f[:, again], y[again], unseen[:, again])
-    torch.testing.assert_close((V, S), (V2, S2))
-    both, _ = estimate_disagreement(torch.cat([f, 2.0 * f], 2), torch.cat([y, 2.0 * y], 1), unseen)
-    torch.testing.assert_close(both, torch.stack([V_of(f, y, unseen), 4.0 * V_of(f, y, unseen)]))
-
-
-def V_of(f: Tensor, y: Tensor, unseen: Tensor) -> Tensor:
-    return estimate_disagreement(f, y, unseen)[0][0]
+    torch.testing.assert_close(share, estimate_disagreement(error[:, again], unseen[:, again]))
+    both = estimate_disagreement(torch.cat([error, error.flip(0)], 2), unseen)
+    torch.testing.assert_close(
+        both, torch.cat([estimate_disagreement(part, unseen) for part in (error, error.flip(0))])
+    )
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
 def test_the_narrowed_mixture_has_the_variance_of_its_error(spread: float) -> None:
     """Ten networks on rows that none has seen: noise and spread of the mixture make up the error of the average."""
     left, count = 1.0, 10
-    factor = average_noise_factor(torch.tensor([spread]), torch.tensor([left + spread]), 1, count)
+    factor = average_noise_factor(torch.tensor([spread / (left + spread)]), 1, count)
     noise = float(factor.square()) * (left + spread)
     mixture = noise + spread * (1.0 - 1.0 / count)
     assert mixture == pytest.approx(left + spread / count, rel=1e-6)
@@ -92,10 +125,9 @@ def test_the_narrowed_mixture_has_the_variance_of_its_error(spread: float) -> No
 
 def test_narrowing_has_limits() -> None:
     one, none = torch.tensor([1.0]), torch.tensor([0.0])
-    assert float(average_noise_factor(none, one, 1, 10)) == 1.0
-    assert float(average_noise_factor(one, one, 1, 10)) == pytest.approx(math.sqrt(0.1))
-    assert float(average_noise_factor(none, none, 1, 10)) == pytest.approx(math.sqrt(0.1))
-    assert float(average_noise_factor(torch.tensor([0.3]), one, 5, 5)) == 1.0  # fitted to what it is for
+    assert float(average_noise_factor(none, 1, 10)) == 1.0
+    assert float(average_noise_factor(one, 1, 10)) == pytest.approx(math.sqrt(0.1))
+    assert float(average_noise_factor(torch.tensor([0.3]), 5, 5)) == 1.0  # fitted to what it is for
 
 
 def test_a_scale_is_multiplied_and_brought_back() -> None:

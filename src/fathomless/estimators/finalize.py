@@ -138,11 +138,10 @@ def fit_likelihood(
 def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     """Reduce a fitted noise scale from that of single networks to that of their average.
 
-    An average has smaller errors than its members. The posterior variance of the heads is not part of the noise, of
-    single networks or of the average, and is subtracted. If the networks predict the scale of each row, errors and
-    differences are divided by the scale that networks not fitted to the row predict, and the factor is one for all
-    rows of a target. The square of the error of a censored target is its expectation given the bounds, under the law of
-    the networks that were not fitted to the row.
+    An average has smaller errors than its members. The posterior variance of the heads is part of the error, but not of
+    the noise. The factor is one for all rows of a target, also if the networks predict the scale of each row. The sign
+    of the error of a censored target is its expectation given the bounds, under the law of the networks that were not
+    fitted to the row.
 
     Parameters
     ----------
@@ -166,14 +165,13 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     if is_censored(likelihood, y):
         y, index = _impute(cast(LocationScale, likelihood), y, f, log_scale, unseen)
         f, log_scale, unseen, doubt = f[:, index], log_scale[:, index], unseen[:, index], doubt[index]
-        weight = None if weight is None else weight[index]
-    if isinstance(noise, InputNoise):
-        out = unseen.to(log_scale)[..., None]  # (F, N, 1)
-        scale = ((out * log_scale).sum(0) / out.sum(0).clamp(min=1.0)).exp()  # (N, T)
-        f, y, doubt = f / scale, y / scale, doubt / scale.square()
-    V, S = estimate_disagreement(f, y, unseen, weight)
+        weight = (doubt.new_ones(len(y) // _QUANTILES) if weight is None else weight).to(doubt)[index] / _QUANTILES
     weight = doubt.new_ones(len(doubt)) if weight is None else weight.to(doubt)
-    factor = average_noise_factor(V, (S - weight @ doubt / weight.sum()).maximum(V), len(folds), len(unseen))
+    out = unseen.to(log_scale)[..., None]  # (F, N, 1)
+    scale = ((out * log_scale).sum(0) / out.sum(0).clamp(min=1.0)).exp()  # (N, T)
+    of_noise = weight @ (1.0 + doubt / scale.square()).reciprocal() / weight.sum()  # (T,)
+    share = estimate_disagreement(y - f, unseen, weight) / of_noise
+    factor = average_noise_factor(share.clamp(max=1.0), len(folds), len(unseen))
     if isinstance(noise, LearnedNoise):
         factor = _rescale_above_rounding(cast(LocationScale, likelihood), noise, factor)
     else:

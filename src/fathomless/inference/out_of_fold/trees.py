@@ -156,13 +156,13 @@ def _grow(rows: TreeRows, y: Array, classes: int | None, seed: int) -> GrownTree
 def _narrow(trees: BoostedTrees, x: Tensor, y: Tensor, ensemble: Tensor, weight: Tensor) -> Tensor:
     r"""Return the root mean square error of the average of K ensembles, relative to that of single ones, (1,).
 
-    It is :math:`\sqrt{(S - V + V / K) / S}` with the disagreement V of
+    It is :math:`\sqrt{1 - v + v / K}` with the share v of the disagreement,
     :func:`~fathomless.inference.out_of_fold.noise.estimate_disagreement`.
     """
     numbers = torch.arange(trees.ensembles, device="cpu")
     each = torch.stack([trees(x, k.expand(len(x))) for k in numbers])  # (K, N, 1)
-    V, S = estimate_disagreement(each, y[:, None], ensemble == numbers[:, None], weight)
-    return ((S - V + V / trees.ensembles) / S.clamp_min(1e-300)).clamp(_NARROWEST, 1.0).sqrt()
+    share = estimate_disagreement(y[:, None] - each, ensemble == numbers[:, None], weight)
+    return (1.0 - share + share / trees.ensembles).clamp(_NARROWEST, 1.0).sqrt()
 
 
 def _tensor(values: Array) -> Tensor:

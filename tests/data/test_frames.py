@@ -1,6 +1,7 @@
 import datetime
 import json
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -193,6 +194,36 @@ def test_categories_keep_their_type():
     assert through_json(schema) == schema
     with pytest.raises(DataError, match="had categories such as 1 in the training data and now has '1'"):
         encode(schema, pd.DataFrame({"c": ["1", "3"]}))
+
+
+@pytest.mark.parametrize(
+    ("texts", "warned"),
+    [
+        ([f"{0.25 * i - 1.0}" for i in range(8)], True),
+        ([str(i) for i in range(101)], True),
+        ([str(i) for i in range(100)], False),  # codes of few categories
+        ([f"{i:04d}" for i in range(200)], False),  # codes begin with zeros
+        (["1.5", "2.5", "none"], False),
+        (["1.5"], False),
+    ],
+)
+def test_numbers_that_are_stored_as_text_have_a_warning(table, texts, warned):
+    columns = table({"a": texts})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if not warned:
+            fit_schema(columns, max_levels=1000)
+            return
+        with pytest.raises(DataWarning, match=f"'a' is text, but its {len(texts)} distinct values are numbers: '"):
+            fit_schema(columns, max_levels=1000)
+
+
+def test_declared_categories_may_be_numbers(recwarn):
+    texts = [f"{0.5 * i}" for i in range(8)]
+    declared = pd.DataFrame({"a": pd.Categorical(texts)}), pl.DataFrame({"a": texts}, schema={"a": pl.Enum(texts)})
+    for columns in declared:
+        assert fit_schema(columns).columns[0].kind == "category"
+    assert not recwarn
 
 
 def test_many_levels_keep_the_most_frequent_and_share_the_rest(table):

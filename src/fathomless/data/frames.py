@@ -7,6 +7,8 @@ Sample weights are counts: a row of weight 2 is equivalent to two equal rows, a 
 """
 
 import importlib.util
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -50,7 +52,7 @@ from fathomless.data.schema import (
 )
 from fathomless.system import memory
 from fathomless.system.draws import permutation
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.masked import unmask
 
 __all__ = [
@@ -71,6 +73,8 @@ __all__ = [
     "take",
     "to_readable",
 ]
+
+_NUMBER = re.compile(r"\s*[-+]?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?\s*")  # without leading zeros
 
 
 def fit_schema(
@@ -122,7 +126,8 @@ def fit_schema(
     Warns
     -----
     DataWarning
-        For outliers, and for distinct integers beyond 2^53 that are equal in double precision.
+        For outliers, for distinct integers beyond 2^53 that are equal in double precision, and for numbers that are
+        stored as text, unless their data type is that of categories.
 
     Raises
     ------
@@ -149,6 +154,7 @@ def fit_schema(
         counts = np.asarray(unmask(counts), dtype=np.float64)[slice(None) if keep is None else keep]
     allowed = missing == "impute" or (missing == "auto" and table.framed)
     columns = []
+    declared = table.declared_categories()
     options: dict[str, Any] = {"standardize": standardize, "limit": limit, "max_levels": max_levels}
     automatic = max_levels == "auto"
     if numbers == "binned" or automatic:  # a pass of its own, since the cells of all columns need not fit into memory
@@ -163,8 +169,24 @@ def fit_schema(
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
             raise DataError(f"column {name!r} has no values in the training data; drop the column")
+        if cells.kind == "category" and name not in declared:
+            _warn_of_numbers(name, cells)
         columns.append(fit_column(name, cells, counts if cells.kind == "category" else weight, **options))
     return Schema(tuple(columns), table.framed or names is not None, missing, unseen)
+
+
+def _warn_of_numbers(name: str, cells: Cells) -> None:
+    """Warn of text that is numbers: fractions, or more than 100 whole numbers. Leading zeros are those of codes."""
+    texts = sorted(set(cells.levels()) - {None}, key=str)
+    if len(texts) < 2 or not all(isinstance(text, str) and _NUMBER.fullmatch(text) for text in texts):
+        return
+    if len(texts) > FEW_LEVELS or any("." in text for text in texts):
+        warnings.warn(
+            f"column {name!r} is text, but its {len(texts):,} distinct values are numbers: {some(texts)}. They are "
+            "encoded as categories. Convert measurements to numbers, and codes to the data type of categories",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def encode(schema: Schema, X: Any) -> Floats:
@@ -252,6 +274,12 @@ class _Table:
     columns: "Floats | tuple[nw.Series[Any], ...]"
     rows: int
     framed: bool
+
+    def declared_categories(self) -> set[str]:
+        """Return the names of the columns whose data type is that of categories."""
+        parts = () if isinstance(self.columns, np.ndarray) else self.columns
+        named = zip(self.names, parts, strict=False)
+        return {name for name, part in named if isinstance(part.dtype, nw.Categorical | nw.Enum)}
 
     def cells(self) -> "map[Cells]":
         if isinstance(self.columns, np.ndarray):

@@ -22,6 +22,7 @@ from fathomless import (
 )
 from fathomless.data import streams
 from fathomless.estimators import trees
+from fathomless.estimators.exporting import build_networks
 from fathomless.inference.out_of_fold.trees import TreeRows, grow_trees
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning
 from quick_fits import classes as easy_classes
@@ -118,12 +119,26 @@ def test_saved_fits_predict_the_same_bytes(
             np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
 
 
-def test_a_fit_with_trees_is_not_exported(
-    regressor: UnboundedDepthRegressor, classifier: UnboundedDepthClassifier
+def test_an_exported_module_has_the_trees(
+    regressor: UnboundedDepthRegressor, classifier: UnboundedDepthClassifier, tmp_path: Path
 ) -> None:
-    for fitted in (regressor, classifier):
-        with pytest.raises(DataError, match="trees=True"):
-            fitted.to_module((0.5,))
+    X = boxes(50, 3)[0]
+    outputs = regressor.to_module((0.5,))(torch.as_tensor(X))
+    p = regressor.predict_dist(X)
+    np.testing.assert_allclose(outputs["mean"].numpy(), p.mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(outputs["quantiles"][:, 0].numpy(), p.quantile(0.5), rtol=1e-5, atol=1e-5)
+    module = classifier.to_module()
+    np.testing.assert_allclose(module(torch.as_tensor(X))["probabilities"], classifier.predict_proba(X), atol=1e-6)
+    rows = torch.as_tensor(X).requires_grad_()
+    module(rows)["probabilities"][:, 0].sum().backward()  # through the networks
+    assert rows.grad is not None
+    assert bool((rows.grad != 0.0).any())
+    assert classifier.export(tmp_path / "model.onnx").difference < 1e-6
+
+
+def test_a_model_of_botorch_has_no_trees(regressor: UnboundedDepthRegressor) -> None:
+    with pytest.raises(DataError, match="trees have no gradients"):
+        build_networks(regressor)
 
 
 @pytest.mark.parametrize("options", [{"recalibrate": False}, {"likelihood": "gaussian"}, {"noise": 0.5}])
@@ -163,7 +178,6 @@ def test_trees_that_do_not_help_are_not_used() -> None:
     fit = fitted.fit_diagnostics_.trees
     assert fit is not None
     assert fit.weight == 0.0
-    fitted.to_module()  # without trees in it
 
 
 def test_trees_of_a_single_network_are_weighted_by_its_held_out_rows() -> None:

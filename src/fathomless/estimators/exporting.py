@@ -35,6 +35,7 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
+from fathomless.posterior.trees import BoostedTrees, TensorTrees
 from fathomless.system import checks, io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
@@ -84,7 +85,10 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float], output
         of_task = ("mean", "std") if isinstance(estimator.target_, TargetScale) else ("probabilities", "entropy")
         checks.choice("output", output, of_task)
     recalibration, hurdle = estimator.recalibration_, estimator.hurdle_
-    _refuse_rows_and_trees(estimator)
+    _refuse_rows(estimator)
+    pool = None if estimator.trees_ is None else _with_tensors(estimator.trees_, estimator.trees_.trees)
+    if recalibration is not None and recalibration.trees is not None:
+        recalibration = _with_tensors(recalibration, recalibration.trees.boosted)
     draw, likelihood, drawn = _fixed_draws(estimator)
     log_weight = drawn.log_weight.double()
     used = torch.nonzero(log_weight > -math.inf)[:, 0]
@@ -97,6 +101,8 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float], output
         components = likelihood.components(draw(encoded).f[used])
         units = estimator._task().units(estimator.target_)
         if not isinstance(components, Component):
+            if pool is not None and isinstance(components, Classes):
+                components = Classes(pool.pool(components.log_probs.double(), encoded.to(estimator.model_.dtype)))
             average = {"probabilities": _average_classes(components, weights)}
             return average if output is None else _select_output(average, output, isinstance(components, Indicators))
         laws = [(weights.exp()[:, None, None], components)]
@@ -159,7 +165,11 @@ def build_networks(estimator: PredictiveEstimator) -> tuple[fx.GraphModule, Tens
     DataError
         As :func:`build_module`.
     """
-    _refuse_rows_and_trees(estimator)
+    _refuse_rows(estimator)
+    if estimator.recalibration_ is not None and estimator.recalibration_.trees is not None:
+        raise DataError(
+            "the estimator was fitted with trees=True, and trees have no gradients; fit it with trees=False"
+        )
     draw, likelihood, drawn = _fixed_draws(estimator)
     log_weight = drawn.log_weight.double()
     used = torch.nonzero(log_weight > -math.inf)[:, 0]
@@ -174,21 +184,19 @@ def build_networks(estimator: PredictiveEstimator) -> tuple[fx.GraphModule, Tens
     return module, log_weight[used].softmax(0), type(cast(Component, likelihood.components(drawn.f[used])))
 
 
-def _refuse_rows_and_trees(estimator: PredictiveEstimator) -> None:
-    """Raise DataError for parts of a fit that a module does not have."""
+def _refuse_rows(estimator: PredictiveEstimator) -> None:
+    """Raise DataError for a fit with stored training rows."""
     recalibration = estimator.recalibration_
-    trees = estimator.trees_ is not None or (recalibration is not None and recalibration.trees is not None)
     if recalibration is not None and recalibration.neighbors is not None:
-        also = " and trees=False" if trees else ""
         raise DataError(
             f"the estimator was fitted with neighbors=True and contains {len(recalibration.neighbors.x):,} training "
-            f"rows, which an exported module does not search; fit it with neighbors=False{also} to export it"
+            "rows, which an exported module does not search; fit it with neighbors=False to export it"
         )
-    if trees:
-        raise DataError(
-            "the estimator was fitted with trees=True, and an exported module has no boosted trees; fit it with "
-            "trees=False to export it"
-        )
+
+
+def _with_tensors(part: Any, trees: BoostedTrees) -> Any:
+    """Return a copy of a part of a fit whose boosted trees are evaluated by operations of PyTorch."""
+    return copy.deepcopy(part, {id(trees): TensorTrees(trees)})
 
 
 def _fixed_draws(estimator: PredictiveEstimator) -> tuple[Callable[[Tensor], Draws], Likelihood, Draws]:

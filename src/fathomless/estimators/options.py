@@ -267,8 +267,7 @@ class ClassOptions:
     trees : bool
         Fit boosted trees on the same folds, and pool their probabilities with those of the networks, with exponents
         from out-of-fold or held-out rows (:mod:`fathomless.posterior.trees`). This helps if classes depend on steps
-        and interactions of columns. Such a fit has no gradients through the trees and cannot be exported. Not for
-        multilabel targets.
+        and interactions of columns. Such a fit has no gradients through the trees. Not for multilabel targets.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
@@ -333,7 +332,7 @@ class NoiseOptions:
     trees : bool
         Fit boosted trees on the same folds, and add laws around their predictions to the recalibration
         (:mod:`fathomless.posterior.trees`). This helps if the target depends on steps and interactions of columns. Such
-        a fit has no gradients through the trees and cannot be exported. It requires ``recalibrate=True``.
+        a fit has no gradients through the trees. It requires ``recalibrate=True``.
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))

@@ -30,7 +30,16 @@ from torch import Tensor, nn
 
 from fathomless.system.errors import DataError
 
-__all__ = ["BoostedTrees", "Nodes", "TreePool", "class_scores", "pool_classes", "read_tree_pool", "read_trees"]
+__all__ = [
+    "BoostedTrees",
+    "Nodes",
+    "TensorTrees",
+    "TreePool",
+    "class_scores",
+    "pool_classes",
+    "read_tree_pool",
+    "read_trees",
+]
 
 Array = npt.NDArray[Any]
 
@@ -152,6 +161,48 @@ class _Walk(NamedTuple):
                 values = part.take(self.feature.take(node) + first)
                 node = self.child.take(2 * node + (values > self.threshold.take(node)))
             yield self.value.take(node).reshape(len(part), *self.root.shape[1:])
+
+
+class TensorTrees(nn.Module):
+    """Scores of boosted trees by operations of PyTorch alone, for exported modules.
+
+    They are those of :class:`BoostedTrees` up to rounding, and take more time and memory. Their gradient is zero.
+
+    Parameters
+    ----------
+    trees : BoostedTrees
+        Trees, whose tables become constants.
+    """
+
+    feature: Tensor
+    threshold: Tensor
+    value: Tensor
+    root: Tensor
+    child: Tensor
+    start: Tensor
+
+    def __init__(self, trees: BoostedTrees) -> None:
+        super().__init__()
+        self.ensembles, self.levels = trees.ensembles, trees._levels
+        self.scores = trees.start.shape[1]
+        tables = {"feature": trees.feature, "threshold": trees.threshold, "value": trees.value, "root": trees.root}
+        tables["child"] = torch.stack([trees.left, trees.right], 1).flatten()
+        for name, table in tables.items():
+            plain = table.cpu() if table.is_floating_point() else table.long().cpu()
+            self.register_buffer(name, plain)
+        self.register_buffer("start", trees.start.mean(0).cpu())
+
+    def forward(self, x: Tensor, ensemble: None = None) -> Tensor:
+        """Return the average scores of all ensembles, shape (N, O), for encoded features (N, D)."""
+        rows, start = x.double(), self.start
+        for root in self.root.flatten(1):  # (M O,), one ensemble at a time
+            node = root.expand(rows.shape[0], -1)
+            for _ in range(self.levels):
+                right = rows.gather(1, self.feature[node]) > self.threshold[node]
+                node = self.child[2 * node + right.long()]
+            leaves = self.value[node].unflatten(1, (-1, self.scores))  # (N, M, O)
+            start = start + leaves.sum(1) / self.ensembles
+        return start
 
 
 def class_scores(scores: Tensor) -> Tensor:

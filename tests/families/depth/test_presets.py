@@ -51,7 +51,7 @@ def test_unknown_presets_are_refused() -> None:
         preset(families()["sparse"], "fast", "regression")
 
 
-def test_a_fit_of_the_best_preset_uses_trees_and_is_not_exported() -> None:
+def test_a_fit_of_the_best_preset_uses_trees() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 2))
     y = np.where(X[:, 0] > 0.3, 2.0, 0.0) + 0.1 * rng.normal(size=120)  # a step, which trees learn
@@ -63,8 +63,8 @@ def test_a_fit_of_the_best_preset_uses_trees_and_is_not_exported() -> None:
     truth = np.where(new[:, 0] > 0.3, 2.0, 0.0) + 0.1 * rng.normal(size=200)
     scores = [model.predict_dist(new).log_prob(truth).mean() for model in (plain, fitted)]
     assert scores[1] > scores[0] + 0.1
-    with pytest.raises(DataError, match="trees=False to export it"):
-        fitted.to_module()
+    assert fitted.recalibration_ is not None
+    assert fitted.recalibration_.trees is not None
 
 
 def test_the_command_line_has_presets(call: Call, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

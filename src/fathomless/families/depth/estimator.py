@@ -129,7 +129,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         name : {"fast", "best"}
             "fast": five networks and no selection of columns, for first results. "best": twenty networks with boosted
             trees, and with the nearest training rows for numbers, for the best predictions. If out-of-fold rows give
-            them weight, the fit has no gradients and cannot be exported, and its file contains the nearest rows.
+            nearest rows weight, the fit cannot be exported, and its file contains them.
         **options
             Further options, which replace those of the preset.
 

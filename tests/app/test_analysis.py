@@ -12,11 +12,12 @@ from sklearn.preprocessing import StandardScaler
 from commands import Call
 from fathomless.app import runs
 from fathomless.app.page.analysis import Analysis, analyse
+from fathomless.app.page.outcomes import predictions
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.importance import spread_dependence, spread_importance
 from fathomless.system.errors import FileError
 from housing import fitted, houses, refused, write
-from quick_fits import regressor
+from quick_fits import classifier, regressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 N = 400
@@ -62,6 +63,18 @@ def test_the_linear_model_beside_it_is_scikit_learns(found):
     missed = y[rows] - model.predict(scale.transform(design(X.iloc[rows])))
     assert analysis.peers.scores["linear"]["rmse"].value == pytest.approx(np.sqrt(np.mean(missed**2)), rel=0.02)
     assert analysis.peers.behind["constant"].value > 0.0
+
+
+@pytest.mark.parametrize("rare", ["defect", "worn"])  # the first and the second of the sorted labels
+def test_curves_of_two_classes_are_those_of_the_rarer_one(rare: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 2))
+    y = np.where(X[:, 0] > 1.0, rare, "intact")
+    first = evaluate(classifier(epochs=2).fit(X, y), X, y, name="rows")
+    group = predictions(first).groups[-1]
+    assert group.heading == f"Classification as {rare}"
+    precision = next(figure for figure in group.figures if figure.caption.startswith("Precision"))
+    assert f"which is {100 * np.mean(y == rare):.1f} % of the rows" in precision.svg
 
 
 def test_simple_models_have_the_weights_of_the_fit() -> None:

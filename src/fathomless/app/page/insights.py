@@ -227,10 +227,10 @@ def _curve(curve: Dependence, i: int, labels: Sequence[str], target: str) -> Fig
 
 
 def _shown_outputs(curve: Dependence, labels: Sequence[str]) -> list[int]:
-    """Return the classes or targets to draw: the second of two classes, the most variable of many."""
+    """Return the classes or targets to draw: the less probable of two classes, the most variable of many."""
     count = curve.mean.shape[1]
     if len(labels) == 2:
-        return [1]
+        return [int(curve.mean[:, 1].mean() <= 0.5)]
     variable = np.argsort(-(curve.mean.max(0) - curve.mean.min(0)), kind="stable")[:_CLASSES]
     return sorted(variable.tolist()) if count > _CLASSES else list(range(count))
 

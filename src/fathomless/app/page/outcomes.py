@@ -111,10 +111,11 @@ def _confusion(first: Evaluation) -> Predictions:
 
 
 def _two_classes(first: Evaluation) -> list[Group]:
-    """Return the ROC, precision-recall, lift and threshold curves of the second class, and costs of thresholds."""
-    y = first.arrays["y"] == 1
-    p = first.arrays["probs"][:, 1]
-    label = first.labels[1]
+    """Return the ROC, precision-recall, lift and threshold curves of the rarer class, and costs of thresholds."""
+    shown = int(np.mean(first.arrays["y"] == 1) <= 0.5)
+    y = first.arrays["y"] == shown
+    p = first.arrays["probs"][:, shown]
+    label = first.labels[shown]
     if y.all() or not y.any():
         return []
     prevalence = float(y.mean())

@@ -4,8 +4,8 @@
     python benchmarks/narrowing.py real --data FOLDER --rows 1000    the nine regressions, and public tables
 
 One default fit of each table is evaluated with three factors of the noise: 1 ("none"), the factor by mean squares of
-errors and of distances between networks ("squares"), which the library used first, and that by their signs ("signs"),
-which it uses (:func:`fathomless.inference.out_of_fold.noise.estimate_disagreement`). Everything else is the same. The
+errors and of distances between networks ("squares"), and that of the library, by Tyler's scatter ("scatter";
+:func:`fathomless.inference.out_of_fold.noise.estimate_disagreement`). Everything else is the same. The
 columns are the factors, the mean log-likelihoods, and the coverages of 90 % intervals, of at most 4,000 new rows.
 
 Made tables have four standard normal columns, and the target sin(2 x0) + x1 x2 with normal noise. In one of them, a
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 Parts = tuple[str, Any, Floats, Any, Floats]  # name, training rows and new rows
 NEW = 4000
 NINE = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein")
-KINDS = ("none", "squares", "signs")
+KINDS = ("none", "squares", "scatter")
 
 
 def made(seeds: int) -> Iterator[Parts]:
@@ -104,7 +104,7 @@ def compare(X: Any, y: Floats, X_new: Any, y_new: Floats) -> dict[str, tuple[flo
     (used,) = fitted.fit_diagnostics_.narrowing
     f = means_of_networks(cast(NumberPredictive, fitted.predict_dist(X)), networks)
     unseen = fold == torch.arange(networks)[:, None]
-    factors = {"none": 1.0, "squares": factor_by_squares(f, torch.from_numpy(y), unseen), "signs": used}
+    factors = {"none": 1.0, "squares": factor_by_squares(f, torch.from_numpy(y), unseen), "scatter": used}
     found = {}
     for kind, factor in factors.items():
         likelihood = copy.deepcopy(cast(Any, fitted.likelihood_))
@@ -139,7 +139,7 @@ def main() -> None:
         error = table[:, j].std(ddof=1) / len(table) ** 0.5 if len(table) > 1 else float("nan")
         better, worse = (int((sign * table[:, j] > 0.002).sum()) for sign in (1, -1))
         print(
-            f"signs above {kind}: {table[:, j].mean():+.4f} ± {error:.4f} nats, median {np.median(table[:, j]):+.4f}; "
+            f"scatter above {kind}: {table[:, j].mean():+.4f} ± {error:.4f} nats, median {np.median(table[:, j]):+.4f}; "
             f"{better} better and {worse} worse by more than 0.002"
         )
 

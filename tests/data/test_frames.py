@@ -2,6 +2,7 @@ import datetime
 import json
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -291,13 +292,35 @@ def test_gap_of_an_array_that_training_never_saw_is_refused_unless_imputed():
 
 
 @pytest.mark.parametrize("policy", ["auto", "impute"])
-def test_column_without_any_value_is_refused_in_training_only(table, policy):
-    with pytest.raises(DataError, match=r"'a' has no values in the training data.*drop"):
-        fit_schema(table({"b": [1, 2], "a": [None, None]}), missing=policy)
+def test_a_column_without_values_in_training_is_ignored(table, policy):
+    X = table({"a": [None, None], "b": [1.0, 2.0], "c": ["u", "v"]})
+    with pytest.warns(DataWarning, match="'a' has no values in the training data; it is ignored"):
+        schema = fit_schema(X, missing=policy)
+    assert schema.encoded_names == ("b", "c=u", "c=v")
+    assert through_json(schema) == schema
+    Z = encode(schema, X)
+    np.testing.assert_array_equal(Z, [[-1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    for values in ([3.0, 4.0], ["p", "q"], [DAY, DAY]):
+        new = table({"a": values, "b": [1.0, 2.0], "c": ["u", "v"]})
+        with pytest.warns(DataWarning, match=r"'a' had no values in the training data, and has values in 2 of 2 rows"):
+            np.testing.assert_array_equal(encode(schema, new), Z)
+        np.testing.assert_array_equal(encode(replace(schema, unseen="ignore"), new), Z)
+        with pytest.raises(DataError, match="Drop the column, or fit with unseen='ignore'"):
+            encode(replace(schema, unseen="error"), new)
+
+
+def test_a_column_without_values_may_be_predicted(table):
     for values in ([1.0, None], ["x", None], [True, None], [DAY, None]):
         Z = encode(fit_schema(table({"a": values})), table({"a": [None, None]}))
         assert Z[:, -1].tolist() == [1, 1]
         assert not Z[:, :-1].any()
+
+
+def test_a_table_without_values_is_refused(table):
+    with pytest.raises(DataError, match="'a' contains NaN"):
+        fit_schema(table({"a": [None, None], "b": [1.0, 2.0]}), missing="error")
+    with pytest.warns(DataWarning, match="no values"), pytest.raises(DataError, match="no column has values"):
+        fit_schema(table({"a": [None, None], "b": [None, None]}))
 
 
 def test_nan_and_null_are_both_missing_in_polars():

@@ -1,6 +1,7 @@
 """Tables, targets, weights and groups in unusual forms: masks, codes, missing values, uncommon types."""
 
 import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,15 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
+from sklearn.model_selection import TimeSeriesSplit, cross_val_score
 
 import fathomless
+from fathomless.data.frames import as_numbers
 from fathomless.data.groups import read_groups
 from fathomless.data.row_weights import read_weight
 from fathomless.estimators.evaluation import evaluate
-from fathomless.estimators.importance import importance
+from fathomless.estimators.importance import dependence, importance
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.graph.estimator import IndianChefsDensity
 from fathomless.families.registry import BUILT_IN
@@ -402,6 +406,33 @@ def test_tables_of_other_kinds_are_refused_with_the_way_out() -> None:
         IndianChefsDensity().fit(pd.DataFrame(np.ones((20, 2)), columns=["a", "a"]))
     with pytest.raises(DataError, match="y has repeated column names"):
         regressor().fit(numbers(), pd.DataFrame(np.ones((20, 2)), columns=["a", "a"]))
+
+
+@pytest.mark.filterwarnings("ignore:column 'never' ha")
+@pytest.mark.parametrize("make", [regressor, classifier])
+def test_a_column_without_values_changes_nothing(make: Any, tmp_path: Path) -> None:
+    X = pd.DataFrame({"never": [np.nan] * 40, "a": np.arange(40.0), "b": ["u", "v"] * 20})
+    y = np.arange(40) % 2
+    fitted, plain = make().fit(X, y), make().fit(X[["a", "b"]], y)
+    later = X.assign(never=np.arange(40.0))
+    for rows in (X, later):
+        assert np.array_equal(fitted.predict(rows), plain.predict(X[["a", "b"]]))
+    again = type(fitted).load(fitted.save(tmp_path / "model"))
+    assert np.array_equal(again.predict(later), fitted.predict(X))
+    found = importance(fitted, later, y, repeats=2)
+    assert found.loss[found.columns.index("never")] == pytest.approx(0.0, abs=1e-12)
+    assert len(dependence(fitted, later, "never").points) == 1
+    module = fitted.to_module()
+    outputs = [module(torch.from_numpy(as_numbers(fitted.schema_, rows))) for rows in (X, later)]
+    assert all(torch.equal(value, outputs[1][name]) for name, value in outputs[0].items())
+    assert "no values" in fathomless.report(fitted, X, y)._repr_html_()
+
+
+def test_folds_of_a_time_series_may_have_columns_without_values() -> None:
+    X = pd.DataFrame({"old": np.arange(40.0), "new": [np.nan] * 20 + list(range(20))})
+    with pytest.warns(DataWarning, match="'new' ha.*no values in the training data"):
+        scores = cross_val_score(regressor(), X, np.arange(40.0), cv=TimeSeriesSplit(2))
+    assert np.isfinite(scores).all()
 
 
 def test_numbers_of_128_bits_are_numbers() -> None:

@@ -38,12 +38,11 @@ def networks(
     folds: int = 10,
     repeats: int = 1,
     uneven: float = 0.0,
-    further: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Errors with known parts, (F, N, 1): variance `left` in common, and a `spread` between networks.
 
-    Networks that were fitted to a row reduce its error by the share `follow`. `uneven` is the standard deviation of the
-    log scale of rows, and `further` that of errors of each network in the rows that it was fitted to.
+    Networks that were fitted to a row reduce the common error by the share `follow`. `uneven` is the standard deviation
+    of the log scale of rows.
     """
     g = torch.Generator().manual_seed(0)
 
@@ -55,8 +54,9 @@ def networks(
         fold = torch.randint(folds, (n,), generator=g)
         unseen += [fold == k for k in range(folds)]
     out = torch.stack(unseen)  # (F, N)
-    error = math.sqrt(left) * normal(n) + math.sqrt(spread) * normal(len(out), n)
-    error = torch.where(out, error, (1.0 - follow) * error + further * normal(len(out), n))
+    common = math.sqrt(left) * normal(n)
+    error = torch.where(out, common, (1.0 - follow) * common)
+    error = error + math.sqrt(spread) * normal(len(out), n)
     return ((uneven * normal(n)).exp() * error)[..., None], out
 
 
@@ -66,15 +66,14 @@ def networks(
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_disagreement_is_told_from_following_rows(spread: float, follow: float, repeats: int, uneven: float) -> None:
     share = estimate_disagreement(*networks(1.0, spread, follow, repeats=repeats, uneven=uneven))
-    # a mean of 20,000 products of signs has a standard error of at most 0.007
+    # the standard error of a correlation in Tyler's scatter of 20,000 pairs is below 0.01
     assert float(share) == pytest.approx(spread / (1.0 + spread), abs=0.03)
 
 
 @pytest.mark.parametrize("folds", [2, 3, 10])
-def test_errors_of_training_are_not_disagreement(folds: int) -> None:
-    """Networks that nearly interpolate their rows have errors of their own there, of any size."""
-    error, unseen = networks(1.0, 0.25, 0.9, folds=folds, further=0.1 if folds > 2 else 0.0)
-    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.2, abs=0.04)
+def test_a_row_may_be_fitted_by_few_networks(folds: int) -> None:
+    error, unseen = networks(1.0, 0.25, 0.4, folds=folds)
+    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.2, abs=0.03)
 
 
 def test_a_few_rows_of_strong_disagreement_have_no_more_weight_than_others() -> None:
@@ -87,18 +86,27 @@ def test_a_few_rows_of_strong_disagreement_have_no_more_weight_than_others() -> 
     assert float(first) > 10.0 * 1.1
 
 
-@pytest.mark.parametrize("rows", [0, 1, 20_000])
-def test_the_share_is_that_of_the_prior_without_information(rows: int) -> None:
-    """The signs of networks that return the rows they were fitted to are unknown, or those of rounding errors."""
-    error, unseen = networks(1.0, 0.5, 1.0, n=rows)
-    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.1, abs=1e-12)
-    rounded, _ = networks(1.0, 0.5, 1.0, n=rows, further=1e-9)
-    assert float(estimate_disagreement(rounded, unseen)) == pytest.approx(0.1, abs=0.05)
+@pytest.mark.parametrize("rows", [0, 1, 200, 20_000])
+@pytest.mark.parametrize("rounding", [0.0, 1e-9])
+def test_networks_that_interpolate_do_not_disagree(rows: int, rounding: float) -> None:
+    """Networks that return the rows they were fitted to do not show how they differ on others: nothing is reduced."""
+    error, unseen = networks(1.0, 0.5, 0.0, n=rows)
+    error = torch.where(unseen[..., None], error, rounding * error)
+    assert float(estimate_disagreement(error, unseen)) == pytest.approx(0.1 * 20.0 / (20.0 + rows), abs=1e-3)
 
 
 def test_few_rows_follow_the_prior_more_than_many() -> None:
     few, many = (float(estimate_disagreement(*networks(1.0, 1.0, 0.2, n=n))) for n in (12, 20_000))
     assert 0.1 <= few < many
+
+
+def test_equal_networks_and_perfect_predictions_do_not_disagree() -> None:
+    error, unseen = networks(1.0, 0.0, 0.0, n=400)
+    for values in (error, 0.0 * error):
+        assert float(estimate_disagreement(values, unseen)) <= 0.1
+    error[:, 5] = math.nan
+    error[:, 6] = math.inf
+    assert float(estimate_disagreement(error, unseen)) <= 0.1
 
 
 def test_weights_are_repetitions_and_targets_apart() -> None:

@@ -39,6 +39,7 @@ from fathomless.data.schema import (
     UNSEEN,
     Bools,
     Cells,
+    Column,
     Floats,
     Schema,
     check_option,
@@ -126,14 +127,14 @@ def fit_schema(
     Warns
     -----
     DataWarning
-        For outliers, for distinct integers beyond 2^53 that are equal in double precision, and for numbers that are
-        stored as text, unless their data type is that of categories.
+        For outliers, for distinct integers beyond 2^53 that are equal in double precision, for columns without values,
+        which are ignored, and for numbers that are stored as text, unless their data type is that of categories.
 
     Raises
     ------
     DataError
-        For infinite values, missing values that are not allowed, columns without values, mixed or nested types,
-        repeated names, and tables without rows or columns.
+        For infinite values, missing values that are not allowed, mixed or nested types, repeated names, and tables
+        without rows, columns or values.
 
     Examples
     --------
@@ -168,11 +169,20 @@ def fit_schema(
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
-            raise DataError(f"column {name!r} has no values in the training data; drop the column")
+            columns.append(_skip_empty(name))
+            continue
         if cells.kind == "category" and name not in declared:
             _warn_of_numbers(name, cells)
         columns.append(fit_column(name, cells, counts if cells.kind == "category" else weight, **options))
+    if all(column.kind == "empty" for column in columns):
+        raise DataError("no column has values in the training data; give columns with values")
     return Schema(tuple(columns), table.framed or names is not None, missing, unseen)
+
+
+def _skip_empty(name: str) -> Column:
+    """Return the encoding of a column without values, with a warning."""
+    warnings.warn(f"column {name!r} has no values in the training data; it is ignored", DataWarning, stacklevel=3)
+    return Column(name, "empty")
 
 
 def _warn_of_numbers(name: str, cells: Cells) -> None:

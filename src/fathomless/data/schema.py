@@ -64,7 +64,7 @@ _FEW = 4096  # maximum rows for moments that do not depend on the order of rows,
 FEW_LEVELS = 100  #: largest number of categories of a column that are all levels of their own
 _MOST_LEVELS, _LEVEL_VALUES = 1000, 50_000_000  # largest number of levels of a column, and values of all their features
 _MOST = 100_000  # maximum categories of a column that is read part by part
-_KINDS = ("numeric", "boolean", "category", "date")
+_KINDS = ("numeric", "boolean", "category", "date", "empty")
 _CYCLES = ("day of year, sin", "day of year, cos", "weekday, sin", "weekday, cos")
 
 
@@ -76,8 +76,9 @@ class Column:
     ----------
     name : str
         Name in the table.
-    kind : {"numeric", "boolean", "category", "date"}
-        Type of the encoding; see :func:`~fathomless.data.frames.encode`.
+    kind : {"numeric", "boolean", "category", "date", "empty"}
+        Type of the encoding; see :func:`~fathomless.data.frames.encode`. A column without values in training is
+        "empty", and has no features.
     center, scale : float
         A value v becomes (v - center) / scale (numbers; dates in days since 1970-01-01).
     fill : float
@@ -117,6 +118,8 @@ class Column:
     def features(self) -> tuple[str, ...]:
         """Names of the encoded features, in order."""
         names = [self.name]
+        if self.kind == "empty":
+            return ()
         if self.kind == "category":
             names = [f"{self.name}={level}" for level in self.levels]
             names += [f"{self.name}=(other)"] if self.other else []
@@ -694,6 +697,9 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
     DataError
         As :func:`fathomless.data.frames.encode` does.
     """
+    if column.kind == "empty":
+        _check_new_values(column, cells, unseen)
+        return
     if cells.missing.any() and not column.gaps and missing == "warn":
         filled = "encoded as none of the known categories" if column.kind == "category" else "replaced by the mean"
         warnings.warn(
@@ -713,8 +719,21 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
         out[:, -1] = cells.missing
 
 
+def _check_new_values(column: Column, cells: Cells, unseen: str) -> None:
+    """Warn of values of a column that had none in training, or refuse them."""
+    present = ~cells.missing
+    if not present.any() or unseen == "ignore":
+        return
+    text = f"column {column.name!r} had no values in the training data, and has values in {rows_of(present)}"
+    if unseen == "error":
+        raise DataError(f"{text}. Drop the column, or fit with unseen='ignore'")
+    warnings.warn(f"{text}. They are ignored", DataWarning, stacklevel=2)
+
+
 def encode_as_numbers(column: Column, cells: Cells) -> Floats:
     """Convert the cells of a column to numbers; see :func:`fathomless.data.frames.as_numbers`."""
+    if column.kind == "empty":
+        return np.full(len(cells.missing), math.nan)
     if column.kind == "category":
         index: dict[Any, float] = {level: float(i) for i, level in enumerate(column.levels)}
         codes = np.array([index.get(value, -1.0) for value in cells.levels()])

@@ -643,6 +643,7 @@ def _describe_column(column: Column, schema: Schema) -> dict[str, Any]:
         "boolean": "0 or 1",
         "category": "place in levels, from 0; -1 for any other",
         "date": "days since 1970-01-01, in UTC",
+        "empty": "any value, which is ignored",
     }[column.kind]
     missing = "NaN" if _allows_missing(schema, column) else "not allowed: all outputs are NaN"
     return {"name": column.name, "kind": column.kind, "given": given, "levels": list(column.levels), "missing": missing}
@@ -659,13 +660,15 @@ def _sample_rows(schema: Schema) -> Any:
                 columns[column.name] = np.array(
                     [column.levels[i] for i in rng.integers(len(column.levels), size=_CHECKED)]
                 )
+            case "empty":
+                columns[column.name] = np.full(_CHECKED, math.nan)
             case "boolean":
                 columns[column.name] = rng.random(_CHECKED) < 0.5
             case "date":
                 columns[column.name] = np.floor(near).astype(np.int64).astype("datetime64[D]").astype("datetime64[us]")
             case _:
                 columns[column.name] = near
-    plain = all(column.kind == "numeric" for column in schema.columns)
+    plain = all(column.kind in ("numeric", "empty") for column in schema.columns)
     return np.column_stack(list(columns.values())) if plain else make_frame(columns)
 
 

@@ -308,6 +308,8 @@ def row_groups(schema: Schema, X: Any, *, parts: int = 4) -> Iterator[tuple[str,
     """
     x = encode(schema, X)
     for column, (name, span) in zip(schema.columns, _feature_spans(schema), strict=True):
+        if column.kind == "empty":
+            continue
         features = x[:, span]
         # the last feature of a column with missing values is their indicator
         gaps = features[:, -1] > 0 if column.gaps else np.zeros(len(x), bool)
@@ -442,7 +444,7 @@ def _choose_points(column: Column, features: Array, points: int) -> tuple[tuple[
     """Choose values of a column; return them with the index of a row that has each value."""
     gaps = features[:, -1] > 0 if column.gaps else np.zeros(len(features), bool)
     present = np.flatnonzero(~gaps)
-    if not len(present):
+    if not len(present) or column.kind == "empty":
         return ("missing",), [0]
     if column.kind == "category":
         names = [*map(str, column.levels), *["(other)"] * column.other]

@@ -456,7 +456,9 @@ def kinds(schema: Schema) -> dict[str, str]:
     if not schema.named:
         return {}
     text = {column.name for column in schema.columns if all(isinstance(level, str) for level in column.levels)}
-    return {c.name: c.kind if c.kind != "category" or c.name in text else "numeric" for c in schema.columns}
+    # an empty column may have any type
+    read = [column for column in schema.columns if column.kind != "empty"]
+    return {c.name: c.kind if c.kind != "category" or c.name in text else "numeric" for c in read}
 
 
 def target_kinds(names: Sequence[str], labels: Sequence[Any] | None) -> dict[str, str]:
@@ -527,7 +529,7 @@ class NewValues:
         """Add the next rows, as :func:`select_features` returns them."""
         gaps, levels = dict[Any, Array](), dict[Any, Array]()
         for place, column in enumerate(self._schema.columns):
-            if not column.gaps:
+            if not column.gaps and column.kind != "empty":
                 if self._schema.named:
                     nulls = X[column.name].is_null(nan_is_null=True)
                     # the conversion imports pandas

@@ -222,7 +222,7 @@ def describe(run: "LoadedRun", max_rows: int) -> dict[str, Any]:
                 "kind": column.kind,
                 "levels": list(column.levels),
                 "new_levels": column.kind == "category" and (column.other or schema.unseen == "ignore"),
-                "missing_values": column.gaps or schema.missing == "impute",
+                "missing_values": column.gaps or column.kind == "empty" or schema.missing == "impute",
             }
             for column in schema.columns
         ],

@@ -68,7 +68,7 @@ _OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations on 
 _REPORT = "`fathomless.report(estimator, X, y, new=(X_new, y_new))`"
 _LONGEST = 200  # maximum length of the value of an option, in characters
 _OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
-_KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date"}
+_KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date", "empty": "no values"}
 
 _IN_UNITS = ("rmse", "mae", "crps", "interval_score_90")  # of the target
 _SHARES = ("accuracy", "coverage_50", "coverage_90", "coverage_95")  # shown in percent
@@ -573,6 +573,8 @@ def _columns(columns: Sequence[Column], gaps: Mapping[str, float]) -> TextTable:
 def _encoding(column: Column) -> str:
     """Describe the encoding of a column."""
     match column.kind:
+        case "empty":
+            return "ignored"
         case "boolean":
             return "−1 or 1"
         case "date":

@@ -56,8 +56,9 @@ __all__ = [
 
 KAPPA = 0.5  #: prior standard deviation of log scales if all rows are out of fold
 KAPPA_ALONE = 0.35  #: prior standard deviation of log scales for the few held-out rows of a single network
-_PRIOR_SHARE, _PRIOR_SPREAD = 0.1, 0.2  # prior of the share of disagreement: mean and standard deviation
-_CLEAR = 3.0  # standard errors of a correlation from which on it is used
+_PRIOR_SHARE, _PRIOR_ROWS = 0.1, 20.0  # prior of the share of disagreement, and its weight in rows
+_STEPS = 100  # of the iteration for Tyler's scatter
+_LEAST_SCATTER = 1e-12  # ridge of the scatter matrix, whose trace is 2
 _NARROWEST = 0.1  # smallest factor of the noise variance for an average of networks
 _COARSE = 0.3  # step of a lattice in root mean squared errors above which its target is discrete
 _TEMPERATURE = 0.2  # prior standard deviation of log T
@@ -390,24 +391,22 @@ def _refit_weights(
 def estimate_disagreement(error: Tensor, unseen: Tensor, weight: Tensor | None = None) -> Tensor:
     r"""Estimate the share of the squared error of single networks that is disagreement between them.
 
-    Network k was not fitted to row i and has the error e = t + d there: t is common to all networks (noise, and errors
-    that all make), and d is its own. Fitting a row moves a prediction towards the target by a share h of the error, so
-    that network l, which was fitted to the row, has the error (1 − h) (t + d'). Let t, d and d' be independent normal
-    variables of variances T, V and V, times a scale that may differ from row to row. The signs of two errors depend
-    neither on this scale nor on h. The mean of their product is :math:`(2 / \pi) \arcsin r` with r = T / (T + V).
+    Network k was not fitted to row i and has the error e = y − f_k there. The average prediction of the networks that
+    were fitted to the row differs from that of network k by g = f̄ − f_k. Let networks scatter around a common
+    prediction with variance V, and let the rest of the error have the variance T (noise, and errors common to all
+    networks). Let fitting a row move its prediction towards the target by the share h of that error. Then, with
+    a = 1 + 1/m for m networks that were fitted to a row,
 
-    Training leaves networks with further errors of their own in the rows that they were fitted to. Let r be the
-    correlation of the errors of a network that was fitted to the row and one that was not, and r' that of two that were
-    fitted to it. The further errors reduce r' by the square of the factor by which they reduce r. The share V / (T + V)
-    is therefore estimated as :math:`1 - r^2 / r'`. It is estimated as 1 − r if r' is larger than r, since networks then
-    share errors in the rows that they were fitted to, and if each row was fitted by one network only.
+    .. math:: S = E e^2 = T + V, \quad C = E\, g e = h T + V, \quad D = E g^2 = h^2 T + a V ,
 
-    The estimate is combined with a normal prior of mean 0.1 and standard deviation 0.2, given its standard error. It is
-    the mean of the prior if r' is below three standard errors, as for networks that interpolate their rows. One more
-    row whose products are 0 is added, so that few rows of equal signs are not certain.
+    so that V is a root of :math:`(a - 1) V^2 + (2 C - a S - D) V + D S - C^2 = 0`. Networks that differ only by fitting
+    different rows have :math:`D = C^2 / S`, and V = 0; the mean of g² alone would count that as disagreement.
 
-    Mean squares would estimate the same share if all rows had one scale. In tables with little noise they are ruled by
-    a few rows in which networks disagree strongly.
+    T and V differ between rows by a common factor. S, C and D are therefore elements of Tyler's estimator of the
+    scatter of (e, g), which does not depend on the factors of the rows. Mean squares are ruled by a few rows in which
+    networks disagree strongly, and then overestimate the share of the other rows.
+
+    The estimate is averaged with a prior of 0.1, which has the weight of 20 rows.
 
     Parameters
     ----------
@@ -421,47 +420,45 @@ def estimate_disagreement(error: Tensor, unseen: Tensor, weight: Tensor | None =
     Returns
     -------
     Tensor of float64, shape (T,)
-        Between 0 and 1.
-    """
-    sign = error.sign().double()
-    weight = sign.new_ones(sign.shape[1]) if weight is None else weight.double()
-    weight = torch.cat([weight, weight.new_ones(1)])[:, None]
-    out = unseen.double()[..., None]
-    fresh, fitted = (out * sign).sum(0), ((1.0 - out) * sign).sum(0)  # (N, T)
-    of_fresh, of_fitted = (out * sign.square()).sum(0), ((1.0 - out) * sign.square()).sum(0)  # numbers of networks
-    r, slope_r = _sign_correlation(fresh * fitted, of_fresh * of_fitted, weight)
-    of_two, slope_of_two = _sign_correlation(fitted.square() - of_fitted, of_fitted * (of_fitted - 1.0), weight)
-    alone = (of_two > r) | ~(of_fitted > 1.0).any(0)
-    of_two, slope_of_two = torch.where(alone, r, of_two), torch.where(alone, slope_r, slope_of_two)
-    ratio = r.clamp(min=0.0) / of_two.clamp(min=1e-300)
-    # variances, with a weight for as many rows
-    of_share = ((2.0 * ratio * slope_r - ratio.square() * slope_of_two).square() / weight.clamp(min=1e-300)).sum(0)
-    of_r = (slope_of_two.square() / weight.clamp(min=1e-300)).sum(0)
-    precision = _PRIOR_SPREAD**2 / of_share.clamp(min=1e-12)
-    share = (precision * (1.0 - ratio * r) + _PRIOR_SHARE) / (precision + 1.0)
-    return torch.where(of_two > _CLEAR * of_r.sqrt(), share.clamp(0.0, 1.0), _PRIOR_SHARE)
+        V / S, between 0 and 1.
 
-
-def _sign_correlation(products: Tensor, count: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the correlation of normal variables by the products of their signs, and the influence of each row.
-
-    Parameters
+    References
     ----------
-    products, count : Tensors, shape (N, T)
-        Sum of the products of the signs of pairs of variables in each row, and the number of pairs.
-    weight : Tensor, shape (N + 1, 1)
-        Sample weights, and that of a row whose products are 0.
-
-    Returns
-    -------
-    correlation, influence : Tensors, shapes (T,) and (N + 1, T)
+    Tyler, *A distribution-free M-estimator of multivariate scatter*, Annals of Statistics 15, 1987.
     """
-    of_row = torch.cat([products / count.clamp(min=1.0), products.new_zeros(1, products.shape[1])])
-    share = weight * torch.cat([count > 0.0, count.new_ones(1, count.shape[1]) > 0.0])
-    share = share / share.sum(0)
-    mean = (share * of_row).sum(0)
-    slope = 0.5 * math.pi * torch.cos(0.5 * math.pi * mean)
-    return torch.sin(0.5 * math.pi * mean), slope * share * (of_row - mean)
+    error, out = error.double(), unseen.double()
+    m = (1.0 - out).sum(0)  # number of networks that were fitted to each row
+    fitted = ((1.0 - out)[..., None] * error).sum(0) / m[:, None].clamp(min=1.0)  # (N, T)
+    network, row = torch.nonzero(unseen & (m > 0.0), as_tuple=True)
+    e = error[network, row]  # (P, T)
+    weight = error.new_ones(len(m)) if weight is None else weight.double()
+    share_of_row = (weight / out.sum(0).clamp(min=1.0))[row]
+    S, C, D = _scatter(torch.stack([e, e - fitted[row]], -1), share_of_row)
+    rows = share_of_row.sum()
+    more = (share_of_row @ (1.0 / m[row])) / rows.clamp(min=1e-300)  # a - 1
+    half = 0.5 * ((1.0 + more) * S + D - 2.0 * C)
+    root = (half.square() - more * (D * S - C * C)).clamp(min=0.0).sqrt()
+    V = (D * S - C * C) / (half + root).clamp(min=torch.finfo(torch.float64).tiny)  # the smaller root
+    found = (V / S).clamp(0.0, 1.0)
+    return (rows * found + _PRIOR_ROWS * _PRIOR_SHARE) / (rows + _PRIOR_ROWS)
+
+
+def _scatter(pairs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the elements (1, 1), (1, 2) and (2, 2) of Tyler's scatter of pairs (P, T, 2), (T,) each."""
+    pairs = torch.where(pairs.isfinite().all(-1, keepdim=True), pairs, 0.0)
+    size = torch.cat([pairs.abs(), pairs.new_zeros(1, *pairs.shape[1:])])
+    unit = torch.where(size.median(0).values > 0.0, size.median(0).values, size.amax(0)).clamp(min=1e-150)  # (T, 2)
+    z = pairs / unit
+    weights = weight[:, None] * (z != 0.0).any(-1)  # (P, T); pairs of zeros have no direction
+    matrix = torch.eye(2, dtype=z.dtype, device=z.device).expand(z.shape[1], 2, 2)
+    ridge = _LEAST_SCATTER * matrix
+    for _ in range(_STEPS):
+        directed = torch.einsum("pti,tij,ptj->pt", z, torch.linalg.inv(matrix + ridge), z)
+        outer = torch.einsum("pt,pti,ptj->tij", weights / directed.clamp(min=1e-300), z, z)
+        trace = outer.diagonal(dim1=-2, dim2=-1).sum(-1)
+        matrix = torch.where(trace[:, None, None] > 0.0, 2.0 * outer / trace[:, None, None], matrix)
+    scaled = matrix * unit[:, :, None] * unit[:, None, :]
+    return scaled[:, 0, 0], scaled[:, 0, 1], scaled[:, 1, 1]
 
 
 def average_noise_factor(share: Tensor, beside: int, networks: int) -> Tensor:

@@ -139,8 +139,8 @@ def main() -> None:
         error = table[:, j].std(ddof=1) / len(table) ** 0.5 if len(table) > 1 else float("nan")
         better, worse = (int((sign * table[:, j] > 0.002).sum()) for sign in (1, -1))
         print(
-            f"scatter above {kind}: {table[:, j].mean():+.4f} ± {error:.4f} nats, median {np.median(table[:, j]):+.4f}; "
-            f"{better} better and {worse} worse by more than 0.002"
+            f"scatter above {kind}: {table[:, j].mean():+.4f} ± {error:.4f} nats, median "
+            f"{np.median(table[:, j]):+.4f}; {better} better and {worse} worse by more than 0.002"
         )
 
 

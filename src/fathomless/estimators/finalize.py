@@ -139,8 +139,9 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     """Reduce a fitted noise scale from that of single networks to that of their average.
 
     An average has smaller errors than its members. The posterior variance of the heads is part of the error, but not of
-    the noise. The factor is one for all rows of a target, also if the networks predict the scale of each row. A censored
-    target is replaced by quantiles between its bounds, under the law of the networks that were not fitted to the row.
+    the noise. The factor is one for all rows of a target, also if the networks predict the scale of each row. A
+    censored target is replaced by quantiles between its bounds, under the law of the networks that were not fitted to
+    the row.
 
     Parameters
     ----------

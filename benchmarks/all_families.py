@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--backend", default="loky", choices=("loky", "dask"))
     parser.add_argument("--scheduler", default="", help="address of a Dask scheduler")
     parser.add_argument("--limit", type=int, default=1800, help="limit in CPU seconds for one part")
-    parser.add_argument("--summary", action="store_true", help="write the page of the documentation")
+    parser.add_argument("--summary", action="store_true", help="write results/families.md and the picture of the costs")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:

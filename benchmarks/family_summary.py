@@ -1,4 +1,4 @@
-"""Summary of the results of all_families.py: ranks with a critical difference, two figures, and the tables of the page.
+"""Summary of the results of all_families.py: ranks with a critical difference, tables, and a picture of the costs.
 
 Methods are ranked by the mean log-likelihood of a table, over the splits that all ranked methods have; a method that
 failed has the last rank. The null hypothesis of Friedman's test is that all methods are equal. By Nemenyi's test two
@@ -25,7 +25,8 @@ Floats = npt.NDArray[np.float64]
 Cell = dict[int, dict[str, Any]]  # split -> part
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "explanation" / "families.md"
+PAGE = ROOT / "benchmarks" / "results" / "families.md"
+PICTURE = ROOT / "docs" / "explanation" / "families-cost.svg"
 PUBLISHED = Path(__file__).parent / "published.json"
 FAMILIES = ("depth", "depth-hmc", "sparse", "continuous", "graph", "manifold")
 PLAIN = ("constant", "linear", "boosting", "gp")
@@ -361,7 +362,7 @@ def _place_label(ax: Axes, text: str, spot: tuple[float, float], taken_up: Seque
 
 
 def write(path: Path) -> None:
-    """Fill the generated parts of the page, and draw its figures."""
+    """Fill the generated parts of the page, and draw the picture of the costs."""
     machines, parts = read(path)
     every = [m for m in METHODS if m not in ("gp", "graph", "depth-hmc")]  # these are not run on all tables
     results = Results(parts).restrict(every)
@@ -387,8 +388,7 @@ def write(path: Path) -> None:
         "machines": "\n".join(f"- {_describe(machine)}" for machine in machines),
     }
     PAGE.write_text(fill(PAGE.read_text(), blocks))
-    for name, drawn in (("ranks", draw_ranks(first)), ("cost", draw_cost(results, first))):
-        PAGE.with_name(f"families-{name}.svg").write_text(drawn + "\n")
+    PICTURE.write_text(draw_cost(results, first) + "\n")
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:

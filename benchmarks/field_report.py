@@ -16,17 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from family_summary import Ranks, ranks
+from family_summary import ROOT, Ranks, draw_ranks, fill, ranks
 from field_rivals import METHODS
 from public_tables import TABLES
 
 Record = dict[str, Any]
+RESULTS = ROOT / "benchmarks" / "results" / "field.jsonl"
+PAGE = ROOT / "docs" / "explanation" / "families.md"
+PICTURE = PAGE.with_name("families-ranks.svg")
 DEFAULT = "depth"
-#: Groups of ranked methods; the Gaussian process has too few tables.
+#: Methods without ranks: the Gaussian process has too few tables, and the other one is an option of the default.
+UNRANKED = ("gp", "depth-trees")
+#: Groups of ranked methods.
 GROUPS = {
-    "cheap methods": tuple(name for name, method in METHODS.items() if method.stage == 0 and name != "gp"),
-    "all methods of both tasks": tuple(n for n, m in METHODS.items() if n != "gp" and not m.numbers_only),
-    "all methods of numbers": tuple(n for n in METHODS if n != "gp"),
+    "cheap methods": tuple(name for name, method in METHODS.items() if method.stage == 0 and name not in UNRANKED),
+    "all methods of both tasks": tuple(n for n, m in METHODS.items() if n not in UNRANKED and not m.numbers_only),
+    "all methods of numbers": tuple(n for n in METHODS if n not in UNRANKED),
 }
 NUMBERS = ("log_likelihood", "crps", "interval_score_90", "rmse", "coverage_90")
 CLASSES = ("log_likelihood", "accuracy", "brier", "ece", "ece_chance", "ece_95")
@@ -266,8 +271,48 @@ def report(records: Sequence[Record]) -> str:
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
+def summarize(field: Field) -> str:
+    """Return the table of the documentation: mean differences of the default from the methods of most tables."""
+    rows = []
+    for method in GROUPS["cheap methods"]:
+        if method == DEFAULT or method not in field.methods:
+            continue
+        row = [f"`{method}`"]
+        for numeric, score in (
+            (True, "log_likelihood"),
+            (True, "crps"),
+            (False, "log_likelihood"),
+            (False, "accuracy"),
+        ):
+            apart = field.differences(method, score)
+            found = [float(np.mean(v)) for t, v in apart.items() if field.is_numeric(t) == numeric]
+            sign = 1.0 if score in LARGER else -1.0
+            better, worse = (sum(sign * side * value > 0.0 for value in found) for side in (1.0, -1.0))
+            row += [f"{np.mean(found):+.3f}" if found else "–", f"{better} : {worse}" if found else "–"]
+        rows.append("| " + " | ".join(row) + " |")
+    kinds = [field.is_numeric(table) for table in field.tables]
+    splits = sorted({len(field.cells.get((table, DEFAULT), {})) for table in field.tables})
+    told = str(splits[0]) if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
+    numbers, classes = f"{sum(kinds)} regressions", f"{len(kinds) - sum(kinds)} classifications"
+    head = [
+        f"Differences of the default from other methods, means over {numbers} and {classes} with {told} splits each,",
+        "and the numbers of tables on which the default is better and worse:",
+        "",
+        "| default less | log-likelihood, numbers | | CRPS, numbers | | log-likelihood, classes | | accuracy | |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    return "\n".join([*head, *rows])
+
+
 def write(records: Sequence[Record], path: Path) -> None:
-    """Print the report and write it to a file."""
+    """Print the report and write it to a file; fill the table of the page, and draw the picture of the ranks."""
     text = report(records)
     path.write_text(text)
     sys.stdout.write(text)
+    if path != RESULTS.with_suffix(".txt"):
+        return
+    field = Field(records)
+    PAGE.write_text(fill(PAGE.read_text(), {"field": summarize(field)}))
+    found = field.rank(GROUPS["cheap methods"])
+    if found is not None:
+        PICTURE.write_text(draw_ranks(found) + "\n")

@@ -68,6 +68,7 @@ METHODS = {
     "catboost": Method("catboost", "catboost", 0, "CatBoost with a mean and a variance"),
     "ngboost": Method("ngboost", "ngboost", 0, "NGBoost, normal laws"),
     "depth": Method(*_OURS, 0, "default UnboundedDepth estimator"),
+    "depth-trees": Method(*_OURS, 1, "default with trees=True"),
     "bde": Method("sklearn-contrib-bde", "bde", 1, "ensemble of sampled networks"),
     "torch-uncertainty": Method("torch-uncertainty", "torch_uncertainty", 1, "Bayesian network of its examples"),
     "laplace-torch": Method("laplace-torch", "laplace", 1, "Laplace approximation of its examples"),
@@ -101,9 +102,9 @@ def left_out(name: str, task: str, rows: int, columns: int) -> str:
 
 def make(name: str, task: str, seed: int) -> Any:
     """Return the estimator of a method with default options."""
-    if name == "depth":
+    if name in ("depth", "depth-trees"):
         kind = UnboundedDepthClassifier if task == "classification" else UnboundedDepthRegressor
-        return kind(random_state=seed)
+        return kind(random_state=seed, trees=name == "depth-trees")
     if name in RIVALS:
         return RIVALS[name](name, task, seed)
     return of_library(name, task, seed)

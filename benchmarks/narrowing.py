@@ -2,11 +2,13 @@
 
     python benchmarks/narrowing.py made                              made tables of 100 to 2,000 rows
     python benchmarks/narrowing.py real --data FOLDER --rows 1000    the nine regressions, and public tables
+    python benchmarks/narrowing.py classes --rows 1500               public classifications
 
 One default fit of each table is evaluated with three factors of the noise: 1 ("none"), the factor by mean squares of
 errors and of distances between networks ("squares"), and that of the library, by Tyler's scatter ("scatter";
 :func:`fathomless.inference.out_of_fold.noise.estimate_disagreement`). Everything else is the same. The
-columns are the factors, the mean log-likelihoods, and the coverages of 90 % intervals, of at most 4,000 new rows.
+columns are the factors, the mean log-likelihoods, and the coverages of 90 % intervals, of at most 4,000 new rows. Classes have
+the factor of the temperature, the log-likelihoods and the mean largest probabilities without and with it, and the accuracy.
 
 Made tables have four standard normal columns, and the target sin(2 x0) + x1 x2 with normal noise. In one of them, a
 column without effect has an outlier. Public tables are those of ``public_tables.py``, whose packages must be installed.
@@ -26,8 +28,9 @@ import public_tables
 import torch
 from torch import Tensor
 
-from fathomless import UnboundedDepthRegressor
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.inference.out_of_fold.noise import average_noise_factor
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.distributions import NumberPredictive
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +77,49 @@ def real(folder: Path | None, rows: int, seeds: int) -> Iterator[Parts]:
             yield name, take(train), y[train], take(new), y[new]
 
 
+def classes(rows: int, seeds: int) -> Iterator[Parts]:
+    """Yield random parts of public classifications; new rows of classes without training rows are left out."""
+    for name, declaration in public_tables.TABLES.items():
+        if declaration.kind != "classification":
+            continue
+        try:
+            table = public_tables.load(name)
+        except public_tables.PackageMissingError as error:
+            print(f"skipped: {error}")
+            continue
+        for seed in range(seeds):
+            order = np.random.default_rng(seed).permutation(len(table.y))
+            cut = min(rows, int(0.8 * len(table.y)))
+            train = order[:cut]
+            new = np.array([i for i in order[cut : cut + NEW] if table.y[i] in set(table.y[train])])
+            X, X_new = (table.X.iloc[part].reset_index(drop=True) for part in (train, new))
+            yield name, X, table.y[train], X_new, table.y[new]
+
+
+def compare_classes(parts: Iterator[Parts]) -> None:
+    """Print the results of classifications."""
+    print("table            rows  factor   log-likelihoods   largest probability   accuracy")
+    gains = []
+    for name, X, y, X_new, y_new in parts:
+        fitted = UnboundedDepthClassifier(random_state=0).fit(X, y)
+        factor = (fitted.fit_diagnostics_.narrowing or (1.0,))[0]
+        likelihood = cast(Any, fitted.likelihood_).widen(1.0 / factor)
+        both = [replace(fitted.predictor_, likelihood=likelihood), fitted.predictor_]
+        p = [cast(ClassPredictive, predictor.predict_dist(X_new)) for predictor in both]
+        log_p = [float(np.asarray(part.log_prob(y_new)).mean()) for part in p]
+        largest = [float(np.asarray(part.probs).max(1).mean()) for part in p]
+        right = np.mean(fitted.classes_[np.asarray(p[1].probs).argmax(1)] == y_new)
+        gains.append(log_p[1] - log_p[0])
+        shown = f"{log_p[0]:8.4f} {log_p[1]:8.4f}      {largest[0]:.3f}   {largest[1]:.3f}        {right:.3f}"
+        print(f"{name:<15}  {len(y):4d}   {factor:.3f}  {shown}", flush=True)
+    error = np.std(gains, ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
+    better, worse = (sum(sign * gain > 0.0005 for gain in gains) for sign in (1, -1))
+    print(
+        f"gain {np.mean(gains):+.4f} ± {error:.4f} nats, median {np.median(gains):+.4f}; {better} better and {worse} "
+        "worse by more than 0.0005"
+    )
+
+
 def factor_by_squares(f: Tensor, y: Tensor, unseen: Tensor) -> float:
     """Return the factor by mean squares: V is the root of (a - 1) V² + (2 C - a S - D) V + D S - C² = 0.
 
@@ -118,13 +164,16 @@ def compare(X: Any, y: Floats, X_new: Any, y_new: Floats) -> dict[str, tuple[flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", choices=("made", "real"))
+    parser.add_argument("tables", choices=("made", "real", "classes"))
     parser.add_argument("--data", type=Path, help="folder with uci_regression")
     parser.add_argument("--rows", type=int, default=1000, help="largest number of training rows of real tables")
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if given.tables == "classes":
+        compare_classes(classes(given.rows, given.seeds))
+        return
     print(f"{'table':<26} rows   factors: {'  '.join(KINDS)}   log-likelihoods           coverages")
     gains = []
     parts = made(given.seeds) if given.tables == "made" else real(given.data, given.rows, given.seeds)

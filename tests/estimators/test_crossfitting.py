@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,26 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
     again = load(fitted.save(tmp_path / "m"))
     assert torch.equal(again.predict_dist(X, fold=fitted.fold_).variance, alone.variance)
     assert not regressor(calibrate=False).fit(X[:60], y[:60]).fit_diagnostics_.narrowing
+
+
+def test_the_average_of_classes_has_a_lower_temperature(tmp_path: Path) -> None:
+    """Predictions have the temperature of the average, and out-of-fold predictions that of single networks."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(160, 4))
+    y = (np.floor(2.0 * X[:, 0]) + np.floor(X[:, 1])).astype(int) % 5
+    fitted = UnboundedDepthClassifier(epochs=60, cv=5, width=32, random_state=0).fit(X, y)
+    (factor,) = fitted.fit_diagnostics_.narrowing
+    assert 0.3 < factor < 0.95
+    single = copy.deepcopy(fitted)
+    single.likelihood_ = fitted.likelihood_.widen(1.0 / factor)  # type: ignore[union-attr]
+    single.fit_diagnostics_ = replace(fitted.fit_diagnostics_, narrowing=())
+    assert np.mean(fitted.predict_proba(X).max(1)) > np.mean(single.predict_proba(X).max(1))
+    alone = fitted.predict_dist(X, fold=fitted.fold_).probs
+    torch.testing.assert_close(alone, single.predict_dist(X, fold=fitted.fold_).probs)
+    again = load(fitted.save(tmp_path / "m"))
+    assert torch.equal(again.predict_dist(X).probs, fitted.predict_dist(X).probs)
+    assert torch.equal(again.predict_dist(X, fold=fitted.fold_).probs, alone)
+    torch.testing.assert_close(fitted.to_module()(torch.as_tensor(X))["probabilities"].numpy(), fitted.predict_proba(X))
 
 
 def loud(n: int = 60) -> tuple[Array, Array]:

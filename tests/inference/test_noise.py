@@ -1,13 +1,14 @@
 """The noise of an average of networks, from rows that single ones have not seen."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import optimize, stats
 from torch import Tensor
 
 from fathomless.inference.out_of_fold import stacking
@@ -17,8 +18,10 @@ from fathomless.inference.out_of_fold.noise import (
     _maximize,
     _Posterior,
     average_noise_factor,
+    average_temperature_factor,
     choose_cells,
     choose_noise,
+    estimate_class_disagreement,
     estimate_disagreement,
     fit_noise,
     free_likelihood,
@@ -136,6 +139,55 @@ def test_narrowing_has_limits() -> None:
     assert float(average_noise_factor(none, 1, 10)) == 1.0
     assert float(average_noise_factor(one, 1, 10)) == pytest.approx(math.sqrt(0.1))
     assert float(average_noise_factor(torch.tensor([0.3]), 5, 5)) == 1.0  # fitted to what it is for
+
+
+def class_networks(spread: float, n: int = 20_000, classes: int = 3, folds: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of networks (F, N, C) that scatter around those of the classes, the classes, and the unseen rows."""
+    g = torch.Generator().manual_seed(1)
+    truth = 2.0 * torch.randn(n, classes, generator=g, dtype=torch.float64)
+    y = torch.multinomial(truth.softmax(-1), 1, generator=g)[:, 0]
+    fold = torch.randint(folds, (n,), generator=g)
+    f = truth + spread * torch.randn(folds, n, classes, generator=g, dtype=torch.float64)
+    return f, y, fold == torch.arange(folds)[:, None]
+
+
+def best_temperature(log_p: Callable[[float], Tensor], y: Tensor) -> float:
+    """Return the temperature of the highest mean log probability of the classes."""
+    found = optimize.minimize_scalar(
+        lambda t: -float(log_p(t).gather(-1, y[:, None]).mean()), bounds=(0.3, 3.0), method="bounded"
+    )
+    return float(found.x)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 0.5, 0.8])
+def test_the_average_of_classes_is_calibrated(spread: float) -> None:
+    f, y, unseen = class_networks(spread)
+    networks = len(f)
+    single = best_temperature(lambda t: (f[0] / t).log_softmax(-1), y)
+    f = f / single
+    error = torch.nn.functional.one_hot(y) - f.softmax(-1)
+    V, S = estimate_class_disagreement(error, unseen)
+    truth = float(f.softmax(-1).var(0).sum(-1).mean())
+    assert 0.9 * truth <= V < 1.1 * truth + 2e-3
+    assert pytest.approx(float(error.square().sum(-1).mean()), rel=0.05) == S
+
+    def brier(factor: float) -> float:
+        p = (f[0] / factor).softmax(-1)
+        return float((p * (1.0 - p)).sum(-1).mean())
+
+    factor = average_temperature_factor(brier, V, S, 1, networks)
+    best = best_temperature(lambda t: (f / t).log_softmax(-1).logsumexp(0), y)
+    assert best - 0.02 < factor < best + 0.06  # rather too high than too low
+    assert average_temperature_factor(brier, V, S, networks, networks) == 1.0
+
+
+def test_classes_without_rows_or_networks_that_differ_keep_their_temperature() -> None:
+    f, y, unseen = class_networks(0.0, n=200)
+    none = estimate_class_disagreement(f[:, :0], unseen[:, :0])
+    assert none == (0.0, 0.0)
+    assert average_temperature_factor(lambda _: 0.5, *none, 1, 5) == 1.0
+    V, S = estimate_class_disagreement(torch.nn.functional.one_hot(y) - f.softmax(-1), unseen)
+    assert V < 0.02 * S
 
 
 def test_a_scale_is_multiplied_and_brought_back() -> None:

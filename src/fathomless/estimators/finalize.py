@@ -16,9 +16,11 @@ from fathomless.inference.out_of_fold.noise import (
     KAPPA,
     KAPPA_ALONE,
     average_noise_factor,
+    average_temperature_factor,
     choose_cells,
     choose_noise,
     cross_validate_score,
+    estimate_class_disagreement,
     estimate_disagreement,
     fit_noise,
     free_likelihood,
@@ -33,7 +35,8 @@ from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.censoring import impute
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
-from fathomless.posterior.likelihoods import Likelihood, LocationScale, StudentT, is_censored
+from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood, LocationScale, StudentT, is_censored
+from fathomless.posterior.mixtures import Classes
 from fathomless.posterior.model import Model
 from fathomless.posterior.noise import InputNoise, LearnedNoise
 from fathomless.system.rng import as_generator, fold_in
@@ -136,7 +139,7 @@ def fit_likelihood(
 
 @torch.no_grad()
 def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
-    """Reduce a fitted noise scale from that of single networks to that of their average.
+    """Reduce a fitted noise scale, or a temperature, from that of single networks to that of their average.
 
     An average has smaller errors than its members. The posterior variance of the heads is part of the error, but not of
     the noise. The factor is one for all rows of a target, also if the networks predict the scale of each row. A
@@ -153,14 +156,19 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
         As ``fold_`` of an estimator.
     """
     model, likelihood = fitted.model, copy.deepcopy(fitted.likelihood)
-    noise = likelihood.noise if isinstance(likelihood, LocationScale) else None
-    if not isinstance(model, Ensemble) or not isinstance(noise, LearnedNoise | InputNoise):
+    if not isinstance(model, Ensemble):
         return fitted
-    f, log_scale, doubt = _evaluate_networks(model, cast(LocationScale, likelihood), table, fitted.seed)
     sizes = folds.max(1).values + 1  # number of networks of each partition
     numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
     parts = [line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)]
     unseen = torch.cat(parts).to(table.y.device)
+    if isinstance(likelihood, ClassLikelihood) and likelihood.log_temperature is not None:
+        cooling = _cool_classes(model, likelihood, table, unseen, len(folds), fitted.seed)
+        return _with_factor(fitted, likelihood.widen(cooling).eval(), (cooling,))
+    noise = likelihood.noise if isinstance(likelihood, LocationScale) else None
+    if not isinstance(noise, LearnedNoise | InputNoise):
+        return fitted
+    f, log_scale, doubt = _evaluate_networks(model, cast(LocationScale, likelihood), table, fitted.seed)
     y, weight = table.y, table.weight
     if is_censored(likelihood, y):
         y, index = _impute(cast(LocationScale, likelihood), y, f, log_scale, unseen)
@@ -176,8 +184,50 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
         factor = _rescale_above_rounding(cast(LocationScale, likelihood), noise, factor)
     else:
         noise.rescale(factor)
-    diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
+    return _with_factor(fitted, likelihood, tuple(factor.tolist()))
+
+
+def _with_factor(fitted: Fitted, likelihood: Likelihood, factor: tuple[float, ...]) -> Fitted:
+    """Return a fit with the likelihood of the average of its networks."""
+    diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=factor)
     return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
+
+
+def _cool_classes(
+    model: Ensemble, likelihood: ClassLikelihood, table: Rows, unseen: Tensor, beside: int, seed: int
+) -> float:
+    """Return the factor of the temperature for the average of the networks of an ensemble.
+
+    `unseen`, (F, N), is true if a network was not fitted to a row; each row is out of fold for `beside` networks.
+    """
+    of_parts = []
+    fresh: list[tuple[Tensor, Tensor, Tensor]] = []  # outputs (S, n, K), weights (S,) and sample weights (n,)
+    counts = table.counts
+    for start, part in zip(range(0, len(table), _CHUNK), table.parts(_CHUNK), strict=True):
+        rows = slice(start, start + len(part))
+        probabilities = []
+        for member, out in zip(list_members(model), unseen[:, rows], strict=True):
+            drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(seed, "mean")))
+            weight = drawn.log_weight.double().cpu().exp()
+            probabilities.append(_mix(likelihood, drawn.f, weight))
+            fresh.append((drawn.f[:, out], weight, counts[rows][out.cpu()]))
+        of_parts.append(torch.stack(probabilities))
+    each = torch.cat(of_parts, 1)  # (F, N, C)
+    target = torch.nn.functional.one_hot(table.y.cpu(), each.shape[-1])
+    V, S = estimate_class_disagreement(target - each, unseen.cpu(), table.counts)
+
+    def brier(factor: float) -> float:
+        cooled = cast(ClassLikelihood, likelihood.widen(factor))
+        mixed = [(_mix(cooled, f, weight), count) for f, weight, count in fresh]
+        total = sum(float(count @ (p * (1.0 - p)).sum(-1)) for p, count in mixed)
+        return total / sum(float(count.sum()) for _, count in mixed)
+
+    return average_temperature_factor(brier, V, S, beside, len(unseen))
+
+
+def _mix(likelihood: ClassLikelihood, f: Tensor, weight: Tensor) -> Tensor:
+    """Return the probabilities of classes of a mixture of draws (S, N, K) with weights (S,), shape (N, C)."""
+    return torch.einsum("s,snc->nc", weight, cast(Classes, likelihood.components(f)).log_probs.exp())
 
 
 def _impute(

@@ -31,7 +31,7 @@ from fathomless.posterior.ensemble import Ensemble, draw_jointly, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics, choose_options
 from fathomless.posterior.hurdle import AtomNetworks, HurdlePredictive, read_atom_networks
 from fathomless.posterior.indicators import IndicatorPredictive
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.out_of_distribution import TrainingDistribution, read_training_distribution
 from fathomless.posterior.predictive import concatenate, predictive
@@ -163,9 +163,12 @@ class Predictor:
         diagnostics = self.diagnostics
         if networks_of is not None and isinstance(diagnostics, CrossFitDiagnostics) and diagnostics.narrowing:
             # out-of-fold predictions are of single networks, whose noise is larger than that of the average
-            likelihood = copy.deepcopy(likelihood)
-            factor = 1.0 / torch.tensor(diagnostics.narrowing, dtype=torch.float32, device=device)
-            likelihood.noise.rescale(factor)  # type: ignore[operator, union-attr]
+            if isinstance(likelihood, ClassLikelihood):
+                likelihood = likelihood.widen(1.0 / diagnostics.narrowing[0])
+            else:
+                likelihood = copy.deepcopy(likelihood)
+                factor = 1.0 / torch.tensor(diagnostics.narrowing, dtype=torch.float32, device=device)
+                likelihood.noise.rescale(factor)  # type: ignore[operator, union-attr]
         draws_each = checks.whole("weight_draws", self.weight_draws) if self.model.stochastic else self.weight_draws
         passes = draws_each if self.model.stochastic else 1
         networks = len(self.structure.names) if isinstance(self.structure, ListedPosterior) else 1

@@ -397,8 +397,8 @@ class CrossFitDiagnostics(Diagnostics):
     kinds : tuple of Candidate
         Candidate architectures, if there are several.
     narrowing : tuple of T float
-        Noise scale of the average of networks, relative to that of a single network, for each target; empty if they
-        are equal.
+        Noise scale of the average of networks, relative to that of a single network, for each target; or their
+        temperature of classes, T = 1. Empty if they are equal.
     prior : tuple of float
         Prior probabilities of the sampled structures.
     sampling : mapping of str to mapping

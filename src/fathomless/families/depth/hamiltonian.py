@@ -37,7 +37,7 @@ from fathomless.nn.flat import FlatNetworks, flatten
 from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, missing_capability
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
-from fathomless.posterior.likelihoods import Likelihood, LocationScale
+from fathomless.posterior.likelihoods import ClassLikelihood, Likelihood, LocationScale
 from fathomless.posterior.model import Model
 from fathomless.posterior.noise import InputNoise
 from fathomless.posterior.structure import ListedPosterior
@@ -125,7 +125,11 @@ class Hamiltonian:
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
+        narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing
         likelihood = _drop_factor(fitted.likelihood)
+        if isinstance(likelihood, ClassLikelihood) and narrowing:
+            # that of single networks: the average of chains is not narrower than their posterior
+            likelihood, narrowing = likelihood.widen(1.0 / narrowing[0]), ()
         members = list_members(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
@@ -137,7 +141,7 @@ class Hamiltonian:
             networks = [cast(HasLogJoint, member).network(number) for member in members]
             samples[number] = self._run_structure(table, session, number, networks, likelihood, chains)
         structure = _restrict_weights(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
-        narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
+        narrowing = narrowing if structure else ()
         log_density = torch.stack([samples[number].loo for number in masses], 1)
         known = max(sample.record["unknown"] for sample in samples.values()) <= MOST_UNRELIABLE
         if self.options.structure_weights == "stacking" and len(masses) > 1 and known:

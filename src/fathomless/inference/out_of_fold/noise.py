@@ -16,7 +16,7 @@ deviation of the rounding error.
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,9 +41,11 @@ __all__ = [
     "KAPPA",
     "KAPPA_ALONE",
     "average_noise_factor",
+    "average_temperature_factor",
     "choose_cells",
     "choose_noise",
     "cross_validate_score",
+    "estimate_class_disagreement",
     "estimate_disagreement",
     "fit_noise",
     "free_likelihood",
@@ -59,6 +61,7 @@ KAPPA_ALONE = 0.35  #: prior standard deviation of log scales for the few held-o
 _PRIOR_SHARE, _PRIOR_ROWS = 0.1, 20.0  # prior of the share of disagreement, and its weight in rows
 _STEPS = 100  # of the iteration for Tyler's scatter
 _LEAST_SCATTER = 1e-12  # ridge of the scatter matrix, whose trace is 2
+_COOLEST, _HALVINGS = 0.3, 12  # smallest factor of the temperature, and bisections of its logarithm
 _NARROWEST = 0.1  # smallest factor of the noise variance for an average of networks
 _COARSE = 0.3  # step of a lattice in root mean squared errors above which its target is discrete
 _TEMPERATURE = 0.2  # prior standard deviation of log T
@@ -426,21 +429,68 @@ def estimate_disagreement(error: Tensor, unseen: Tensor, weight: Tensor | None =
     ----------
     Tyler, *A distribution-free M-estimator of multivariate scatter*, Annals of Statistics 15, 1987.
     """
+    return _share(*_pairs(error, unseen, weight))
+
+
+@torch.no_grad()
+def estimate_class_disagreement(error: Tensor, unseen: Tensor, weight: Tensor | None = None) -> tuple[float, float]:
+    """Estimate the disagreement between the probabilities of single networks, and their Brier score.
+
+    The errors are one-hot classes less probabilities. Scores are sums over classes. The disagreement is the smaller one
+    of two estimates: by the shares of :func:`estimate_disagreement`, and by mean squares in place of Tyler's scatter.
+    Both tend to be too large, the former if networks agree in many rows and err in few, the latter if they were fitted
+    closely to their rows.
+
+    Parameters
+    ----------
+    error : Tensor, shape (F, N, C)
+        Errors of F networks.
+    unseen : bool Tensor, shape (F, N)
+        True if the network was not fitted to the row.
+    weight : Tensor, shape (N,), optional
+        Sample weights.
+
+    Returns
+    -------
+    disagreement, score : float
+        V and S, V <= S.
+    """
+    pairs, weight, more = _pairs(error, unseen, weight)
+    rows = float(weight.sum())
+    if rows == 0.0:
+        return 0.0, 0.0
+    e, g = pairs.unbind(-1)
+    S, C, D = (weight @ product / rows for product in (e * e, g * e, g * g))  # (C,) each
+    by_squares = rows / (rows + _PRIOR_ROWS) * _smaller_root(S.sum(), C.sum(), D.sum(), more)
+    return min(float(by_squares), float(_share(pairs, weight, more) @ S)), float(S.sum())
+
+
+def _pairs(error: Tensor, unseen: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the pairs (e, g) of networks and rows to which they were not fitted, (P, T, 2), weights (P,) and a - 1."""
     error, out = error.double(), unseen.double()
     m = (1.0 - out).sum(0)  # number of networks that were fitted to each row
     fitted = ((1.0 - out)[..., None] * error).sum(0) / m[:, None].clamp(min=1.0)  # (N, T)
     network, row = torch.nonzero(unseen & (m > 0.0), as_tuple=True)
     e = error[network, row]  # (P, T)
     weight = error.new_ones(len(m)) if weight is None else weight.double()
-    share_of_row = (weight / out.sum(0).clamp(min=1.0))[row]
-    S, C, D = _scatter(torch.stack([e, e - fitted[row]], -1), share_of_row)
-    rows = share_of_row.sum()
-    more = (share_of_row @ (1.0 / m[row])) / rows.clamp(min=1e-300)  # a - 1
+    of_pair = (weight / out.sum(0).clamp(min=1.0))[row]
+    more = (of_pair @ (1.0 / m[row])) / of_pair.sum().clamp(min=1e-300)
+    return torch.stack([e, e - fitted[row]], -1), of_pair, more
+
+
+def _share(pairs: Tensor, weight: Tensor, more: Tensor) -> Tensor:
+    """Return the share of disagreement V / S of each target, (T,)."""
+    S, C, D = _scatter(pairs, weight)
+    rows = weight.sum()
+    return (rows * _smaller_root(S, C, D, more) / S + _PRIOR_ROWS * _PRIOR_SHARE) / (rows + _PRIOR_ROWS)
+
+
+def _smaller_root(S: Tensor, C: Tensor, D: Tensor, more: Tensor) -> Tensor:
+    """Return V, between 0 and S."""
     half = 0.5 * ((1.0 + more) * S + D - 2.0 * C)
     root = (half.square() - more * (D * S - C * C)).clamp(min=0.0).sqrt()
-    V = (D * S - C * C) / (half + root).clamp(min=torch.finfo(torch.float64).tiny)  # the smaller root
-    found = (V / S).clamp(0.0, 1.0)
-    return (rows * found + _PRIOR_ROWS * _PRIOR_SHARE) / (rows + _PRIOR_ROWS)
+    V = (D * S - C * C) / (half + root).clamp(min=torch.finfo(torch.float64).tiny)
+    return torch.minimum(V.clamp(min=0.0), S)
 
 
 def _scatter(pairs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -478,6 +528,39 @@ def average_noise_factor(share: Tensor, beside: int, networks: int) -> Tensor:
     share = share.double()
     fitted, average = (1.0 + (2.0 / count - 2.0) * share for count in (beside, networks))
     return (average / fitted.clamp(min=torch.finfo(torch.float64).tiny)).clamp(_NARROWEST, 1.0).sqrt()
+
+
+def average_temperature_factor(
+    brier: Callable[[float], float], V: float, S: float, beside: int, networks: int
+) -> float:
+    r"""Return the factor of the temperature for an average of networks, for one fitted to single ones.
+
+    Probabilities p of a calibrated prediction have the Brier score :math:`E \sum_c p_c (1 - p_c)`. An average of M
+    networks with the disagreement V has this expected score increased by V (1 − 1/M), and its score decreased by as
+    much. With the factor, the expected score κ of single networks is
+
+    .. math:: \kappa = \kappa_1 \frac{S - 2 V (1 - 1/M)}{S - 2 V (1 - 1/R)} ,
+
+    so that the average is calibrated if a mixture of R networks was, to which the temperature was fitted.
+
+    Parameters
+    ----------
+    brier : callable
+        Function that returns κ for a factor; it increases.
+    V, S : float
+        See :func:`estimate_class_disagreement`.
+    beside, networks : int
+        R and M.
+    """
+    fitted, average = (S - 2.0 * V * (1.0 - 1.0 / count) for count in (beside, networks))
+    if not 0.0 < average < fitted:
+        return 1.0 if average >= fitted else _COOLEST
+    goal = brier(1.0) * average / fitted
+    low, high = math.log(_COOLEST), 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if brier(math.exp(middle)) > goal else (middle, high)
+    return math.exp(0.5 * (low + high))
 
 
 def _dtype_of(likelihood: nn.Module) -> torch.dtype:

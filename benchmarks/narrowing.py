@@ -6,9 +6,9 @@
 
 One default fit of each table is evaluated with three factors of the noise: 1 ("none"), the factor by mean squares of
 errors and of distances between networks ("squares"), and that of the library, by Tyler's scatter ("scatter";
-:func:`fathomless.inference.out_of_fold.noise.estimate_disagreement`). Everything else is the same. The
-columns are the factors, the mean log-likelihoods, and the coverages of 90 % intervals, of at most 4,000 new rows. Classes have
-the factor of the temperature, the log-likelihoods and the mean largest probabilities without and with it, and the accuracy.
+:func:`fathomless.inference.out_of_fold.noise.estimate_disagreement`). Everything else is the same. The columns are the
+factors, the mean log-likelihoods, and the coverages of 90 % intervals, of at most 4,000 new rows. Classes have the
+factor of the temperature, the log-likelihoods and the mean largest probabilities without and with it, and the accuracy.
 
 Made tables have four standard normal columns, and the target sin(2 x0) + x1 x2 with normal noise. In one of them, a
 column without effect has an outlier. Public tables are those of ``public_tables.py``, whose packages must be installed.

@@ -125,11 +125,7 @@ class Hamiltonian:
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
-        narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing
-        likelihood = _drop_factor(fitted.likelihood)
-        if isinstance(likelihood, ClassLikelihood) and narrowing:
-            # that of single networks: the average of chains is not narrower than their posterior
-            likelihood, narrowing = likelihood.widen(1.0 / narrowing[0]), ()
+        likelihood, narrowing = _drop_factor(fitted)
         members = list_members(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
@@ -270,12 +266,17 @@ def describe_nonconvergence(diagnostics: Diagnostics) -> list[str]:
     return texts
 
 
-def _drop_factor(likelihood: Likelihood) -> Likelihood:
-    """Return a likelihood without a factor of predicted scales: the factor suits point estimates, not their draws."""
-    copied = copy.deepcopy(likelihood)
-    if isinstance(copied, LocationScale) and isinstance(copied.noise, InputNoise):
-        copied.noise.log_factor = None
-    return copied
+def _drop_factor(fitted: Fitted) -> tuple[Likelihood, tuple[float, ...]]:
+    """Return the likelihood of the chains, and the factor that it has for the average of point estimates.
+
+    Predicted scales lose the factor that suits point estimates, and classes have the temperature of single networks.
+    """
+    likelihood, narrowing = copy.deepcopy(fitted.likelihood), cast(CrossFitDiagnostics, fitted.diagnostics).narrowing
+    if isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, InputNoise):
+        likelihood.noise.log_factor = None
+    if isinstance(likelihood, ClassLikelihood) and narrowing:
+        return likelihood.widen(1.0 / narrowing[0]), ()
+    return likelihood, narrowing
 
 
 def _percentile(values: NDArray[np.float64], share: float) -> float:

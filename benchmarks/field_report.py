@@ -292,10 +292,10 @@ def summarize(field: Field) -> str:
         rows.append("| " + " | ".join(row) + " |")
     kinds = [field.is_numeric(table) for table in field.tables]
     splits = sorted({len(field.cells.get((table, DEFAULT), {})) for table in field.tables})
-    told = str(splits[0]) if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
+    told = f"{splits[0]} to {splits[-1]} splits" if splits != [1] else "one split"
     numbers, classes = f"{sum(kinds)} regressions", f"{len(kinds) - sum(kinds)} classifications"
     head = [
-        f"Differences of the default from other methods, means over {numbers} and {classes} with {told} splits each,",
+        f"Differences of the default from other methods, means over {numbers} and {classes} with {told} each,",
         "and the numbers of tables on which the default is better and worse:",
         "",
         "| default less | log-likelihood, numbers | | CRPS, numbers | | log-likelihood, classes | | accuracy | |",

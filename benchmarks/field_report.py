@@ -288,7 +288,7 @@ def summarize(field: Field) -> str:
             found = [float(np.mean(v)) for t, v in apart.items() if field.is_numeric(t) == numeric]
             sign = 1.0 if score in LARGER else -1.0
             better, worse = (sum(sign * side * value > 0.0 for value in found) for side in (1.0, -1.0))
-            row += [f"{np.mean(found):+.3f}" if found else "–", f"{better} : {worse}" if found else "–"]
+            row.append(f"{np.mean(found):+.3f} ({better}:{worse})".replace("-", "−") if found else "–")
         rows.append("| " + " | ".join(row) + " |")
     kinds = [field.is_numeric(table) for table in field.tables]
     splits = sorted({len(field.cells.get((table, DEFAULT), {})) for table in field.tables})
@@ -296,10 +296,11 @@ def summarize(field: Field) -> str:
     numbers, classes = f"{sum(kinds)} regressions", f"{len(kinds) - sum(kinds)} classifications"
     head = [
         f"Differences of the default from other methods, means over {numbers} and {classes} with {told} each,",
-        "and the numbers of tables on which the default is better and worse:",
+        "and in brackets the numbers of tables on which the default is better and worse. Negative differences of the",
+        "CRPS and positive ones of other scores favour the default.",
         "",
-        "| default less | log-likelihood, numbers | | CRPS, numbers | | log-likelihood, classes | | accuracy | |",
-        "|:--|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| default less | log-likelihood, numbers | CRPS, numbers | log-likelihood, classes | accuracy |",
+        "|:--|--:|--:|--:|--:|",
     ]
     return "\n".join([*head, *rows])
 

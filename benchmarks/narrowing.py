@@ -52,48 +52,48 @@ def made(seeds: int) -> Iterator[Parts]:
             yield name, X[:rows], y[:rows], X[rows:], y[rows:]
 
 
-def real(folder: Path | None, rows: int, seeds: int) -> Iterator[Parts]:
-    """Yield random parts of real tables with at most this number of training rows."""
-    for name in (*NINE, *public_tables.TABLES):
-        if name in NINE:
-            if folder is None:
-                continue
-            stored = np.load(folder / "uci_regression" / f"{name}.npz")
-            X, y = stored["X"], stored["y"].astype(np.float64).ravel()
-        else:
-            if public_tables.TABLES[name].kind == "classification":
-                continue
-            try:
-                table = public_tables.load(name)
-            except public_tables.PackageMissingError as error:
-                print(f"skipped: {error}")
-                continue
-            X, y = table.X, table.y
-        for seed in range(seeds):
-            order = np.random.default_rng(seed).permutation(len(y))
-            cut = min(rows, int(0.8 * len(y)))
-            train, new = order[:cut], order[cut : cut + NEW]
-            take = X.take if name not in NINE else X.__getitem__
-            yield name, take(train), y[train], take(new), y[new]
-
-
-def classes(rows: int, seeds: int) -> Iterator[Parts]:
-    """Yield random parts of public classifications; new rows of classes without training rows are left out."""
+def public(classification: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, data frame and target of the installed public tables of a task."""
     for name, declaration in public_tables.TABLES.items():
-        if declaration.kind != "classification":
+        if (declaration.kind == "classification") != classification:
             continue
         try:
             table = public_tables.load(name)
         except public_tables.PackageMissingError as error:
             print(f"skipped: {error}")
             continue
-        for seed in range(seeds):
-            order = np.random.default_rng(seed).permutation(len(table.y))
-            cut = min(rows, int(0.8 * len(table.y)))
-            train = order[:cut]
-            new = np.array([i for i in order[cut : cut + NEW] if table.y[i] in set(table.y[train])])
-            X, X_new = (table.X.iloc[part].reset_index(drop=True) for part in (train, new))
-            yield name, X, table.y[train], X_new, table.y[new]
+        yield name, table.X, table.y
+
+
+def divide(X: Any, y: Any, rows: int, seeds: int) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yield random parts of a table: at most this number of training rows, and new rows."""
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(y))
+        cut = min(rows, int(0.8 * len(y)))
+        X_train, X_new = (
+            part[index] if isinstance(part, np.ndarray) else part.iloc[index].reset_index(drop=True)
+            for part, index in ((X, order[:cut]), (X, order[cut : cut + NEW]))
+        )
+        yield X_train, y[order[:cut]], X_new, y[order[cut : cut + NEW]]
+
+
+def real(folder: Path | None, rows: int, seeds: int) -> Iterator[Parts]:
+    """Yield parts of the nine regressions in a folder, and of public regressions."""
+    for name in NINE if folder is not None else ():
+        stored = np.load(cast(Path, folder) / "uci_regression" / f"{name}.npz")
+        for parts in divide(stored["X"], stored["y"].astype(np.float64).ravel(), rows, seeds):
+            yield name, *parts
+    for name, X, y in public(classification=False):
+        for parts in divide(X, y, rows, seeds):
+            yield name, *parts
+
+
+def classes(rows: int, seeds: int) -> Iterator[Parts]:
+    """Yield parts of public classifications; new rows of classes without training rows are left out."""
+    for name, X, y in public(classification=True):
+        for X_train, y_train, X_new, y_new in divide(X, y, rows, seeds):
+            known = np.isin(y_new, y_train)
+            yield name, X_train, y_train, X_new[known], y_new[known]
 
 
 def compare_classes(parts: Iterator[Parts]) -> None:

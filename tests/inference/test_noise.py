@@ -107,6 +107,7 @@ def test_equal_networks_and_perfect_predictions_do_not_disagree() -> None:
     error, unseen = networks(1.0, 0.0, 0.0, n=400)
     for values in (error, 0.0 * error):
         assert float(estimate_disagreement(values, unseen)) <= 0.1
+    assert float(estimate_disagreement(torch.where(unseen[..., None], 0.0, error), unseen)) <= 0.1
     error[:, 5] = math.nan
     error[:, 6] = math.inf
     assert float(estimate_disagreement(error, unseen)) <= 0.1

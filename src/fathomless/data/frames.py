@@ -75,7 +75,7 @@ __all__ = [
     "to_readable",
 ]
 
-_NUMBER = re.compile(r"\s*[-+]?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?\s*")  # without leading zeros
+_NUMBER = re.compile(r"\s*[-+]?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?\s*")  # without leading zeros, as of codes
 
 
 def fit_schema(
@@ -187,12 +187,13 @@ def _skip_empty(name: str) -> Column:
 
 def _warn_of_numbers(name: str, cells: Cells) -> None:
     """Warn of text that is numbers: fractions, or more than 100 whole numbers. Leading zeros are those of codes."""
-    texts = sorted(set(cells.levels()) - {None}, key=str)
+    texts = set(cells.levels()) - {None}
     if len(texts) < 2 or not all(isinstance(text, str) and _NUMBER.fullmatch(text) for text in texts):
         return
     if len(texts) > FEW_LEVELS or any("." in text for text in texts):
+        listed = some(sorted(texts))
         warnings.warn(
-            f"column {name!r} is text, but its {len(texts):,} distinct values are numbers: {some(texts)}. They are "
+            f"column {name!r} is text, but its {len(texts):,} distinct values are numbers: {listed}. They are "
             "encoded as categories. Convert measurements to numbers, and codes to the data type of categories",
             DataWarning,
             stacklevel=3,

@@ -214,13 +214,14 @@ def _cool_classes(
         of_parts.append(torch.stack(probabilities))
     each = torch.cat(of_parts, 1)  # (F, N, C)
     target = torch.nn.functional.one_hot(table.y.cpu(), each.shape[-1])
-    V, S = estimate_class_disagreement(target - each, unseen.cpu(), table.counts)
+    V, S = estimate_class_disagreement(target - each, unseen.cpu(), counts)
+
+    total = sum(float(count.sum()) for *_, count in fresh)
 
     def brier(factor: float) -> float:
         cooled = cast(ClassLikelihood, likelihood.widen(factor))
-        mixed = [(_mix(cooled, f, weight), count) for f, weight, count in fresh]
-        total = sum(float(count @ (p * (1.0 - p)).sum(-1)) for p, count in mixed)
-        return total / sum(float(count.sum()) for _, count in mixed)
+        mixed = ((_mix(cooled, f, weight), count) for f, weight, count in fresh)
+        return sum(float(count @ (p * (1.0 - p)).sum(-1)) for p, count in mixed) / total
 
     return average_temperature_factor(brier, V, S, beside, len(unseen))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fathomless import plots
 from fathomless.app.page.analysis import Analysis, Peers
+from fathomless.app.page.outcomes import rarer_class
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.importance import Dependence
 from fathomless.estimators.scores import Score
@@ -81,7 +82,7 @@ def insights(analysis: Analysis, first: Evaluation, labels: Sequence[str], targe
         "" if analysis.peers is None else _compare_with_peers(analysis.peers, first.name),
         None if analysis.peers is None else _score_table(analysis.peers, first),
         _describe_importance(analysis),
-        _figures(analysis, labels, target),
+        _figures(analysis, first, labels, target),
         _residual_table(analysis, first),
         _describe_groups(analysis),
         _group_table(analysis, first),
@@ -174,7 +175,7 @@ def _describe_importance(analysis: Analysis) -> str:
     )
 
 
-def _figures(analysis: Analysis, labels: Sequence[str], target: str) -> list[Figure]:
+def _figures(analysis: Analysis, first: Evaluation, labels: Sequence[str], target: str) -> list[Figure]:
     """Return the pictures of permutation importance and partial dependence."""
     importance = analysis.importance
     if importance is None:
@@ -191,13 +192,15 @@ def _figures(analysis: Analysis, labels: Sequence[str], target: str) -> list[Fig
             caption=f"Permutation importance on {analysis.rows}, in nats per row; mean of three permutations.",
         )
     ]
-    curves = enumerate(analysis.dependence)
-    return figures + [_curve(curve, i, labels, target) for i, curve in curves if len(curve.points) > 1]
+    for i, curve in enumerate(analysis.dependence):
+        if len(curve.points) > 1:
+            shown = [rarer_class(first)] if len(labels) == 2 else _most_variable(curve)
+            figures.append(_curve(curve, i, shown, labels, target))
+    return figures
 
 
-def _curve(curve: Dependence, i: int, labels: Sequence[str], target: str) -> Figure:
-    """Return the picture of partial dependence on one column."""
-    shown = _shown_outputs(curve, labels)
+def _curve(curve: Dependence, i: int, shown: list[int], labels: Sequence[str], target: str) -> Figure:
+    """Return the picture of partial dependence on one column, for the shown classes or targets."""
     mean, lower, upper = (part[:, shown] for part in (curve.mean, curve.lower, curve.upper))
     if labels:
         names = [labels[k] for k in shown]
@@ -226,11 +229,9 @@ def _curve(curve: Dependence, i: int, labels: Sequence[str], target: str) -> Fig
     )
 
 
-def _shown_outputs(curve: Dependence, labels: Sequence[str]) -> list[int]:
-    """Return the classes or targets to draw: the less probable of two classes, the most variable of many."""
+def _most_variable(curve: Dependence) -> list[int]:
+    """Return the classes or targets to draw: all, or the most variable of many."""
     count = curve.mean.shape[1]
-    if len(labels) == 2:
-        return [int(curve.mean[:, 1].mean() <= 0.5)]
     variable = np.argsort(-(curve.mean.max(0) - curve.mean.min(0)), kind="stable")[:_CLASSES]
     return sorted(variable.tolist()) if count > _CLASSES else list(range(count))
 

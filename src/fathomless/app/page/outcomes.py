@@ -13,7 +13,7 @@ from fathomless import plots
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.plots.page import Figure, Group, TextTable, format_count, join_words, number, percent, picture
 
-__all__ = ["TARGETS", "by_target", "predictions"]
+__all__ = ["TARGETS", "by_target", "predictions", "rarer_class"]
 
 #: Maximum number of targets with pictures.
 TARGETS = 4
@@ -110,9 +110,14 @@ def _confusion(first: Evaluation) -> Predictions:
     return Predictions(text, [*groups, *_two_classes(first)] if size == 2 else groups)
 
 
+def rarer_class(first: Evaluation) -> int:
+    """Return the number of the class with fewer rows, of two; the second one if they have as many."""
+    return int(np.mean(first.arrays["y"] == 1) <= 0.5)
+
+
 def _two_classes(first: Evaluation) -> list[Group]:
     """Return the ROC, precision-recall, lift and threshold curves of the rarer class, and costs of thresholds."""
-    shown = int(np.mean(first.arrays["y"] == 1) <= 0.5)
+    shown = rarer_class(first)
     y = first.arrays["y"] == shown
     p = first.arrays["probs"][:, shown]
     label = first.labels[shown]

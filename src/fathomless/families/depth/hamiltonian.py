@@ -125,7 +125,7 @@ class Hamiltonian:
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
-        likelihood, narrowing = _drop_factor(fitted)
+        likelihood, factor = _drop_factor(fitted)
         members = list_members(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
@@ -137,7 +137,7 @@ class Hamiltonian:
             networks = [cast(HasLogJoint, member).network(number) for member in members]
             samples[number] = self._run_structure(table, session, number, networks, likelihood, chains)
         structure = _restrict_weights(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
-        narrowing = narrowing if structure else ()
+        narrowing = factor if structure else ()
         log_density = torch.stack([samples[number].loo for number in masses], 1)
         known = max(sample.record["unknown"] for sample in samples.values()) <= MOST_UNRELIABLE
         if self.options.structure_weights == "stacking" and len(masses) > 1 and known:

@@ -445,10 +445,8 @@ def estimate_class_disagreement(error: Tensor, unseen: Tensor, weight: Tensor | 
     ----------
     error : Tensor, shape (F, N, C)
         Errors of F networks.
-    unseen : bool Tensor, shape (F, N)
-        True if the network was not fitted to the row.
-    weight : Tensor, shape (N,), optional
-        Sample weights.
+    unseen, weight
+        As in :func:`estimate_disagreement`.
 
     Returns
     -------
@@ -482,11 +480,12 @@ def _share(pairs: Tensor, weight: Tensor, more: Tensor) -> Tensor:
     """Return the share of disagreement V / S of each target, (T,)."""
     S, C, D = _scatter(pairs, weight)
     rows = weight.sum()
-    return (rows * _smaller_root(S, C, D, more) / S + _PRIOR_ROWS * _PRIOR_SHARE) / (rows + _PRIOR_ROWS)
+    found = _smaller_root(S, C, D, more) / S.clamp(min=torch.finfo(torch.float64).tiny)
+    return (rows * found + _PRIOR_ROWS * _PRIOR_SHARE) / (rows + _PRIOR_ROWS)
 
 
 def _smaller_root(S: Tensor, C: Tensor, D: Tensor, more: Tensor) -> Tensor:
-    """Return V, between 0 and S."""
+    """Return the root V of the equation of :func:`estimate_disagreement`, between 0 and S; `more` is a - 1."""
     half = 0.5 * ((1.0 + more) * S + D - 2.0 * C)
     root = (half.square() - more * (D * S - C * C)).clamp(min=0.0).sqrt()
     V = (D * S - C * C) / (half + root).clamp(min=torch.finfo(torch.float64).tiny)

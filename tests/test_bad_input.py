@@ -167,14 +167,18 @@ def test_things_that_are_no_tables_are_refused(X: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 def test_one_row_is_fitted_without_nan() -> None:
-    assert np.isfinite(regressor().fit(numbers(1), [3.0]).predict(numbers(), return_std=True)).all()
+    fitted = regressor().fit(numbers(1), [3.0])
+    with pytest.warns(DataWarning, match="columns 'x0', 'x1' were constant in the training data"):
+        assert np.isfinite(fitted.predict(numbers(), return_std=True)).all()
     refused(r"y has only one class \('a'\)", numbers(1), ["a"], make=classifier)
 
 
 def test_constant_columns_and_targets_work() -> None:
     X = numbers()
     X[:, 0] = 7.0
-    assert np.isfinite(regressor().fit(X, X[:, 1]).predict(X + 5.0)).all()
+    fitted = regressor().fit(X, X[:, 1])
+    with pytest.warns(DataWarning, match="'x0' was constant in the training data, and has other values, such as 12.0"):
+        np.testing.assert_array_equal(fitted.predict(X + np.array([5.0, 0.0])), fitted.predict(X))
     with pytest.warns(DataWarning, match=r"y has the value 1e\+06 in all 20 rows"):
         constant = regressor(epochs=30).fit(X, np.full(20, 1e6))
     mean, std = constant.predict(X, return_std=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 
@@ -267,10 +268,14 @@ def test_a_run_of_an_earlier_version_has_no_checksum_of_its_rows(fitted: Any, tm
     folder = estimator.save(tmp_path / "saved")
     saved = io.load(folder, kinds={"UnboundedDepthRegressor"})
     meta = {name: value for name, value in saved.meta.items() if name != "rows_digest"}
-    io.save(folder, kind=saved.kind, tensors=saved.tensors, meta=meta)
+    tensors = {name: values for name, values in saved.tensors.items() if name != "row_hashes"}
+    io.save(folder, kind=saved.kind, tensors=tensors, meta=meta)
     assert fathomless.report(fathomless.load(folder), X[::-1], y[::-1]).evaluations
     io.save(folder, kind=saved.kind, tensors=saved.tensors, meta={**meta, "rows_digest": "abc"})
     with pytest.raises(FileError, match="its checksum of the rows is 'abc'"):
+        fathomless.load(folder)
+    io.save(folder, kind=saved.kind, tensors={**tensors, "row_hashes": torch.zeros(3)}, meta=saved.meta)
+    with pytest.raises(FileError, match=rf"its hashes of {N} rows have shape \(3,\)"):
         fathomless.load(folder)
 
 

@@ -1,3 +1,4 @@
+import contextlib
 import datetime
 import json
 import math
@@ -173,8 +174,47 @@ def test_time_zones_are_instants():
     naive = base.with_columns(pl.col("t").dt.replace_time_zone(None))
     objects = pd.DataFrame({"t": pd.Series(moments, dtype=object)})
     schema = fit_schema(base)
-    for other in (paris, naive, paris.to_pandas(), paris.to_arrow(), objects):
+    for other in (paris, paris.to_pandas(), paris.to_arrow(), objects):
         np.testing.assert_allclose(encode(schema, other), encode(schema, base), atol=1e-12)
+    assert through_json(schema) == schema
+    for fitted, other, had in ((base, naive, "had a"), (naive, paris, "had no"), (naive, objects, "had no")):
+        with pytest.warns(DataWarning, match=rf"'t': times {had} time zone in the training data.*taken as UTC"):
+            found = encode(fit_schema(fitted), other)
+        np.testing.assert_allclose(found, encode(schema, base), atol=1e-12)
+    mixed = pd.DataFrame({"t": pd.Series([moments[0], moments[1].replace(tzinfo=None)], dtype=object)})
+    with pytest.raises(DataError, match="'t' has times with a time zone and times without one; convert all"):
+        fit_schema(mixed)
+    dates = pl.DataFrame({"t": [moment.date() for moment in moments]})  # neither with nor without a zone
+    encode(schema, dates)
+    encode(fit_schema(dates), base)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_other_values_of_constant_columns_are_ignored_with_one_warning(missing):
+    gap = [None] if missing else []
+    rows = {"x": [1.0, 2.0, 3.0], "c": [5.0, 5.0], "b": [True, True], "d": [datetime.date(2020, 6, 1)] * 2}
+    table = pl.DataFrame({n: v if n == "x" else v + (gap or v[:1]) for n, v in rows.items()})
+    new = pl.DataFrame({"x": [1.5, 2.5], "c": [5.0, 1e9], "b": [True, False], "d": [datetime.date(2020, 6, 1)] * 2})
+    later = new.with_columns(d=pl.lit(datetime.date(2021, 1, 4)))
+    for unseen in ("warn", "error", "ignore"):
+        schema = fit_schema(table, unseen=unseen)
+        assert through_json(schema) == schema
+        encode(schema, table)  # warnings are errors in tests
+        first = encode(schema, new.head(1))[0]
+        text = "columns 'c', 'b', 'd' were constant in the training data, and have other values, such as 1000000000.0"
+        context = {"warn": pytest.warns(DataWarning, match=text), "error": pytest.raises(DataError, match=text)}
+        with context.get(unseen, contextlib.nullcontext()):
+            found = encode(schema, later)
+            np.testing.assert_array_equal(found[:, 1:], np.tile(first[1:], (2, 1)))
+            assert found[0, 0] == first[0]
+    free = encode(schema.unlimited_constants, later)
+    assert (free[1] != first).sum() >= 4  # the date has cycles, too
+    array = np.array([[1.0, 5.0], [2.0, 5.0]])
+    with pytest.warns(DataWarning, match=r"column 'x1' was constant .* such as 7\.0, in 1 of 2 rows"):
+        assert encode(fit_schema(array), array + np.array([[0.0, 2.0], [0.0, 0.0]])).tolist() == [
+            [-1.0, 0.0],
+            [1.0, 0.0],
+        ]
 
 
 def test_dates_before_the_epoch_and_constant_dates():
@@ -302,7 +342,7 @@ def test_a_column_without_values_in_training_is_ignored(table, policy):
     np.testing.assert_array_equal(Z, [[-1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
     for values in ([3.0, 4.0], ["p", "q"], [DAY, DAY]):
         new = table({"a": values, "b": [1.0, 2.0], "c": ["u", "v"]})
-        with pytest.warns(DataWarning, match=r"'a' had no values in the training data, and has values in 2 of 2 rows"):
+        with pytest.warns(DataWarning, match=r"'a' had no values in the training data, and has .* in 2 of 2 rows"):
             np.testing.assert_array_equal(encode(schema, new), Z)
         np.testing.assert_array_equal(encode(replace(schema, unseen="ignore"), new), Z)
         with pytest.raises(DataError, match="Drop the column, or fit with unseen='ignore'"):

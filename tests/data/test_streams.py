@@ -22,7 +22,7 @@ from fathomless.app.cli import main
 from fathomless.data import streams
 from fathomless.data.frames import fit_schema
 from fathomless.data.rows import Rows, Stream, concatenate
-from fathomless.data.schema import Moments
+from fathomless.data.tallies import Moments
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.inference.runs.run import Run
@@ -231,7 +231,7 @@ def test_classes_are_those_of_memory(labels: str) -> None:
 
 
 def test_too_many_categories_to_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("fathomless.data.schema._MOST", 120)
+    monkeypatch.setattr("fathomless.data.tallies._MOST", 120)
     source = streams.parquet(parquet(tmp_path, mixed()), "price")
     with pytest.raises(DataError, match=r"rows 100 to 149 of .*'id' has more than 120 categories; drop it"):
         streams.learn(source, TargetScale)

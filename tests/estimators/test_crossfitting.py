@@ -86,6 +86,27 @@ def test_out_of_fold_predictions_are_of_networks_that_have_not_seen_the_row() ->
         regressor(cv=1).fit(X, y).predict_dist(X, fold=fitted.fold_)
 
 
+@pytest.mark.parametrize("cv", [4, Folds(n_splits=3, n_repeats=2)])
+def test_folds_of_other_rows_are_refused(cv: Any, tmp_path: Path) -> None:
+    X, y = problem(61)
+    X[7], X[20, 0] = X[30], -0.0  # one row twice, with different targets
+    weight = np.where(np.arange(61) == 11, 0.0, 1.0)
+    fitted = regressor(cv=cv, epochs=4, numbers="binned").fit(X, y, sample_weight=weight)
+    fold = fitted.fold_
+    assert fold is not None
+    known = np.flatnonzero(weight)
+    p = fitted.predict_dist(X[known], fold=fold[:, known])
+    order = np.random.default_rng(0).permutation(known)
+    again = load(fitted.save(tmp_path / "fit"))
+    for estimator in (fitted, again, again.predictor_):
+        for rows in (known, order, order[:13], known[::-2]):
+            found = estimator.predict_dist(X[rows], fold=fold[:, rows])
+            torch.testing.assert_close(found.mean, p.mean[torch.from_numpy(np.searchsorted(known, rows))])
+        with pytest.raises(DataError, match=r"\d+ of 60 rows .* have folds of other rows, so that networks would"):
+            estimator.predict_dist(X[order], fold=fold[:, known])
+    fitted.predict_dist(X[known] + 1.0, fold=fold[:, known])  # new rows are no rows of the fit
+
+
 def test_validation_score_is_in_units_of_the_target() -> None:
     X, y = problem(80)
     one, thousand = (regressor(epochs=60).fit(X, scale * y).validation_score_ for scale in (1.0, 1000.0))
@@ -169,7 +190,8 @@ def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest
     for k, member in enumerate(rest.model_.members):
         alone = copy.copy(rest)
         alone.model_, alone.fold_, alone.recalibration_ = member, None, None
-        out = rest.predict_dist(X, fold=np.full((1, len(X)), k))
+        x = rest._encode(rest.schema_, X)
+        out = rest.predict_encoded(x, fold=np.full((1, len(X)), k))
         assert np.allclose(alone.predict(X), out.network_mixture.mean.numpy().ravel(), atol=1e-9)
     rest.save(tmp_path / "m")
     again = load(tmp_path / "m")

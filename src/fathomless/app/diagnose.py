@@ -207,7 +207,7 @@ def _few_rows(summary: FitSummary) -> Iterator[Finding]:
 
 
 def _outliers(summary: FitSummary) -> Iterator[Finding]:
-    limits = {c.name: c.limits for c in summary.estimator.schema_.columns if c.limits is not None}
+    limits = {c.name: c.limits for c in summary.estimator.schema_.columns if c.limits and not c.constant}
     if limits:
         name, (low, high) = next(iter(limits.items()))
         yield Finding(

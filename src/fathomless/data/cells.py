@@ -3,6 +3,7 @@
 import datetime
 import math
 import warnings
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.schema import Bools, Cells, Floats, rows_of
+from fathomless.data.schema import ZONE_REMEDY, Bools, Cells, Floats, rows_of
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
@@ -171,7 +172,7 @@ def _read_series(name: str, series: "nw.Series[Any]") -> Cells:
     if isinstance(dtype, nw.Datetime):
         if dtype.time_zone is not None:
             series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return read_numbers(name, _to_days(to_numpy(series)), "date")
+        return replace(read_numbers(name, _to_days(to_numpy(series)), "date"), zoned=dtype.time_zone is not None)
     if isinstance(dtype, nw.Date):
         days = to_numpy(series)
         if days.dtype.kind == "O":  # pandas has no array type for Arrow's dates
@@ -201,7 +202,11 @@ def read_objects(name: str, values: list[Any], gaps: Bools) -> Cells:
     if all(issubclass(kind, int | float | Decimal | np.integer | np.floating) and kind is not bool for kind in kinds):
         return read_numbers(name, _to_floats(name, values))
     if all(issubclass(kind, datetime.date | np.datetime64) for kind in kinds):
-        return read_numbers(name, _to_days(np.array([_to_utc(v) for v in values], dtype="datetime64[us]")), "date")
+        zones = {value.tzinfo is not None for value in values if isinstance(value, datetime.datetime)}
+        if len(zones) == 2:
+            raise DataError(f"column {name!r} has times with a time zone and times without one; {ZONE_REMEDY}")
+        days = _to_days(np.array([_to_utc(v) for v in values], dtype="datetime64[us]"))
+        return replace(read_numbers(name, days, "date"), zoned=zones.pop() if zones else None)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise DataError(
         f"column {name!r} holds values of type {names}; convert them all to numbers, text, booleans or dates"

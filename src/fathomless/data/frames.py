@@ -43,10 +43,12 @@ from fathomless.data.schema import (
     Floats,
     Schema,
     check_option,
+    check_unknown_effects,
     choose_max_levels,
     encode_as_numbers,
     encode_column,
     family,
+    find_unknown_effects,
     fit_column,
     rows_of,
     some,
@@ -108,9 +110,10 @@ def fit_schema(
         without missing values in training, "auto" warns of them.
     unseen : {"warn", "error", "ignore"}
         A category that was not in the training data is encoded as zeros, with or without a warning, or raises an error.
+        Another value of a column that was constant is replaced by its value in the training data.
     standardize : bool
         Center and scale numbers and dates by their weighted mean and (population) standard deviation.
-        Constant columns keep the scale 1, so that they are encoded as 0.
+        Constant columns keep the scale 1, and are encoded as 0.
     max_levels : int or "auto"
         A column with more categories keeps the most frequent ``max_levels - 1``; all others, and unseen categories,
         share one level "(other)". With "auto", a column with more than 100 categories keeps those of a total weight
@@ -119,7 +122,7 @@ def fit_schema(
     limit : bool
         True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are
         excluded from mean and standard deviation. Values are clipped to the range of the other values, extended by its
-        length on both sides.
+        length on both sides, or to the value of a constant column.
     numbers : {"plain", "binned"}
         Encoding of columns of numbers: one feature, or also a bounded copy, indicators of frequent values and bins
         (:mod:`fathomless.data.bins`).
@@ -138,10 +141,10 @@ def fit_schema(
 
     Examples
     --------
-    >>> schema = fit_schema(np.array([[1.0, 5.0], [3.0, 5.0]]), names=["age", "height"])
-    >>> encode(schema, np.array([[2.0, 5.0], [4.0, 6.0]]))
-    array([[0., 0.],
-           [2., 1.]])
+    >>> schema = fit_schema(np.array([[1.0, 5.0], [3.0, 7.0]]), names=["age", "height"])
+    >>> encode(schema, np.array([[2.0, 5.0], [4.0, 7.0]]))
+    array([[ 0., -1.],
+           [ 2.,  1.]])
     """
     check_option("missing", missing, MISSING)
     check_option("unseen", unseen, UNSEEN)
@@ -219,14 +222,15 @@ def encode(schema: Schema, X: Any) -> Floats:
     Warns
     -----
     DataWarning
-        For missing values and categories that the training data did not have, unless the schema ignores or refuses
-        them.
+        For missing values and categories that the training data did not have, and for other values of columns that
+        were constant in it, unless the schema ignores or refuses them. For times with a time zone if those of the
+        training data had none, and the reverse; times without a zone are taken as UTC.
 
     Raises
     ------
     DataError
         For absent or additional columns, columns of another type, infinite values, values whose encoding overflows,
-        and missing values or categories that the training data did not have, if the schema refuses them.
+        and for missing values, categories and other values of constant columns, if the schema refuses them.
     """
     table = _match(schema, _read_table(X, None))
     memory.require(
@@ -236,14 +240,17 @@ def encode(schema: Schema, X: Any) -> Floats:
     )
     out = np.zeros((table.rows, schema.width))
     if schema.numbers and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
-        schema.numbers.encode(table.columns, out)
+        schema.numbers.encode(table.columns, out, unseen=schema.unseen)
         return out
-    start = 0
+    start, unknown = 0, []
     missing = ("warn" if table.framed else "error") if schema.missing == "auto" else schema.missing
     for column, cells in zip(schema.columns, table.cells(), strict=True):
         stop = start + len(column.features)
         encode_column(column, cells, out[:, start:stop], missing=missing, unseen=schema.unseen)
         start = stop
+        rows = find_unknown_effects(column, cells)
+        unknown += [(column, cells, rows)] if rows.any() else []
+    check_unknown_effects(unknown, schema.unseen)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Number and checksum of the rows of a fit, to recognise the same rows in the same order."""
+"""Number and checksums of the rows of a fit, to recognise the same rows."""
 
 import hashlib
 import re
@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from fathomless.data.schema import Schema
 from fathomless.system.errors import DataError
 
-__all__ = ["GivenRows", "digest_rows", "read_given_rows"]
+__all__ = ["GivenRows", "digest_rows", "fold_tensors", "hash_rows", "read_given_rows", "select_plain"]
+
+_FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)  # odd, of 64 bits, with about as many ones as zeros
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,39 @@ class GivenRows:
         Number of rows, including those of weight zero.
     digest : str
         Result of :func:`digest_rows` for the rows of positive weight; "" if it is not known.
+    hashes : ndarray of int64, shape (count,), optional
+        Result of :func:`hash_rows` for each row, and 0 for rows of weight zero.
     """
 
     count: int
     digest: str = ""
+    hashes: npt.NDArray[np.int64] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of a manifest."""
         return {"rows": self.count, **({"rows_digest": self.digest} if self.digest else {})}
+
+    def find_misplaced(
+        self, folds: npt.NDArray[np.int64], hashes: npt.NDArray[np.int64], given: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return True for each of n rows of the fit that were given with folds of no row that equals it.
+
+        Parameters
+        ----------
+        folds : ndarray of int64, shape (R, count)
+            Folds of the rows of the fit.
+        hashes : ndarray of int64, shape (n,)
+            Result of :func:`hash_rows` for other rows.
+        given : ndarray of int64, shape (R, n)
+            Folds that were given for them.
+        """
+        if self.hashes is None:
+            return np.zeros(len(hashes), dtype=np.bool_)
+        of_fit, of_given = (
+            hash_rows(np.column_stack([h, f.T]).astype(np.int64).view(np.float64))
+            for h, f in ((self.hashes, folds), (hashes, given))
+        )
+        return np.isin(hashes, self.hashes) & ~np.isin(of_given, of_fit)
 
 
 def digest_rows(
@@ -51,8 +80,7 @@ def digest_rows(
     weight : ndarray, shape (N,), optional
         Sample weights; equal weights of one are as none.
     """
-    has_bins = any(column.bins is not None for column in schema.columns)
-    plain = x[:, list(schema.plain_features)] if has_bins else x
+    plain = select_plain(schema, x)
     digest = hashlib.blake2b(repr((plain.shape, z.shape)).encode(), digest_size=16)
     weights = () if weight is None or (weight == 1.0).all() else (weight,)
     for part in (plain, z, *weights):
@@ -60,7 +88,41 @@ def digest_rows(
     return digest.hexdigest()
 
 
-def read_given_rows(meta: Mapping[str, Any]) -> GivenRows | None:
+def select_plain(schema: Schema, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the features (N, D) of encoded rows that do not depend on the option `numbers`."""
+    has_bins = any(column.bins is not None for column in schema.columns)
+    return x[:, list(schema.plain_features)] if has_bins else x
+
+
+def hash_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return a 64-bit hash of each row of numbers (N, ...), which does not depend on other rows, shape (N,).
+
+    Examples
+    --------
+    >>> a, b, c = hash_rows(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
+    >>> bool(a == c), bool(a == b)
+    (True, False)
+    """
+    hashes = np.full(len(x), len(x.shape), dtype=np.uint64)
+    first, second = map(np.uint64, _FACTORS)
+    for column in x.reshape(len(x), -1).T:
+        hashes ^= np.ascontiguousarray(column, dtype=np.float64).view(np.uint64)
+        hashes ^= hashes >> np.uint64(31)
+        hashes *= first
+        hashes ^= hashes >> np.uint64(27)
+        hashes *= second
+    return hashes.view(np.int64)
+
+
+def fold_tensors(rows: GivenRows | None, fold: npt.NDArray[Any] | None) -> dict[str, Tensor]:
+    """Return the folds of the rows of a fit as tensors, with the hashes of the rows."""
+    if fold is None:
+        return {}
+    hashes = None if rows is None else rows.hashes
+    return {"fold": torch.from_numpy(fold), **({} if hashes is None else {"row_hashes": torch.from_numpy(hashes)})}
+
+
+def read_given_rows(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GivenRows | None:
     """Return the rows of a manifest; None for one of an older version, without them.
 
     Raises
@@ -75,4 +137,7 @@ def read_given_rows(meta: Mapping[str, Any]) -> GivenRows | None:
         raise DataError(f"its number of rows is {rows!r:.40}")
     if not isinstance(digest, str) or not re.fullmatch("([0-9a-f]{32})?", digest):
         raise DataError(f"its checksum of the rows is {digest!r:.40}")
-    return GivenRows(rows, digest)
+    hashes = tensors.get("row_hashes")
+    if hashes is not None and (hashes.dtype != torch.int64 or hashes.shape != (rows,)):
+        raise DataError(f"its hashes of {rows} rows have shape {tuple(hashes.shape)}")
+    return GivenRows(rows, digest, None if hashes is None else hashes.numpy())

@@ -5,9 +5,8 @@ This module encodes columns of plain types (:class:`Cells`). Tables are read in 
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import compress
 from typing import Any, TypeAlias, cast
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.bins import ROWS_AT_ONCE, Bins, BinsOfColumns, fit_bins
-from fathomless.data.outliers import Outliers, Subsample, find_outliers
+from fathomless.data.outliers import Outliers, find_outliers
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
@@ -24,24 +23,26 @@ __all__ = [
     "MISSING",
     "NUMBERS",
     "UNSEEN",
+    "ZONE_REMEDY",
     "Bools",
     "Cells",
     "Column",
     "Floats",
     "Level",
-    "Moments",
     "Schema",
-    "Tally",
     "check_encoded",
     "check_fields",
     "check_option",
+    "check_unknown_effects",
     "choose_max_levels",
     "compute_moments",
     "encode_as_numbers",
     "encode_column",
     "family",
     "find_new_levels",
+    "find_unknown_effects",
     "fit_column",
+    "limits_of_constant",
     "rows_of",
     "some",
     "warn_of_outliers",
@@ -61,9 +62,9 @@ UNSEEN = ("warn", "error", "ignore")
 #: Encodings of columns of numbers.
 NUMBERS = ("plain", "binned")
 _FEW = 4096  # maximum rows for moments that do not depend on the order of rows, to the last bit
+ZONE_REMEDY = "convert all times to UTC, with or without a time zone"  #: Remedy for columns of mixed times.
 FEW_LEVELS = 100  #: largest number of categories of a column that are all levels of their own
 _MOST_LEVELS, _LEVEL_VALUES = 1000, 50_000_000  # largest number of levels of a column, and values of all their features
-_MOST = 100_000  # maximum categories of a column that is read part by part
 _KINDS = ("numeric", "boolean", "category", "date", "empty")
 _CYCLES = ("day of year, sin", "day of year, cos", "weekday, sin", "weekday, cos")
 
@@ -90,9 +91,12 @@ class Column:
     gaps : bool
         True if values were missing in training; the column then has an additional feature "NAME is missing".
     limits : (float, float), optional
-        Range to which numbers and dates are clipped, if the column had outliers in training.
+        Range to which values are clipped: of numbers and dates, if the column had outliers in training; twice the
+        value of a column that was constant, so that other values, about which nothing was learned, have no effect.
     bins : Bins, optional
         Further features of a column of numbers; see :mod:`fathomless.data.bins`.
+    zoned : bool, optional
+        True if times had a time zone in training, False if they had none, and None if it is not known.
     """
 
     name: str
@@ -105,6 +109,7 @@ class Column:
     gaps: bool = False
     limits: tuple[float, float] | None = None
     bins: Bins | None = None
+    zoned: bool | None = None
 
     def clip(self, values: Floats) -> Floats:
         """Clip numbers or dates to the limits."""
@@ -113,6 +118,11 @@ class Column:
     def standardize(self, values: Floats) -> Floats:
         """Clip numbers or dates to the limits, then center and scale them."""
         return (self.clip(values) - self.center) / self.scale
+
+    @property
+    def constant(self) -> bool:
+        """True if all values in training were equal and others are replaced by this value."""
+        return self.limits is not None and self.limits[0] == self.limits[1]
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -170,6 +180,12 @@ class Schema:
         return replace(self, columns=tuple(replace(column, bins=None) for column in self.columns))
 
     @property
+    def unlimited_constants(self) -> "Schema":
+        """The same encoding, in which columns that were constant in training also have other values."""
+        free = (replace(column, limits=None) if column.constant else column for column in self.columns)
+        return replace(self, columns=tuple(free))
+
+    @property
     def plain_features(self) -> tuple[int, ...]:
         """Indices of the encoded features that the encoding :attr:`plain` has too."""
         indices: list[int] = []
@@ -189,9 +205,10 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal schema."""
         columns = [{**asdict(column), "levels": list(column.levels)} for column in self.columns]
-        for entry in columns:  # columns without limits or bins have no such keys
-            limits, bins = entry.pop("limits"), entry.pop("bins")
+        for entry in columns:  # columns without limits, bins or times have no such keys
+            limits, bins, zoned = (entry.pop(name) for name in _OPTIONAL)
             entry.update({} if limits is None else {"limits": list(limits)})
+            entry.update({} if zoned is None else {"zoned": zoned})
             if bins is not None:
                 entry["bins"] = {name: list(v) if isinstance(v, tuple) else v for name, v in bins.items()}
         return {"columns": columns, "named": self.named, "missing": self.missing, "unseen": self.unseen}
@@ -202,8 +219,8 @@ class Schema:
         check_fields(obj, {"columns": list, "named": bool, "missing": str, "unseen": str}, "a schema")
         columns = []
         for entry in obj["columns"]:
-            further = [name for name in ("limits", "bins") if isinstance(entry, dict) and name in entry]
-            names = [f.name for f in fields(Column) if f.name not in ("limits", "bins") or f.name in further]
+            further = [name for name in _OPTIONAL if isinstance(entry, dict) and name in entry]
+            names = [f.name for f in fields(Column) if f.name not in _OPTIONAL or f.name in further]
             check_fields(entry, {name: _JSON_TYPES[name] for name in names}, "a column of a schema")
             read: dict[str, Any] = {"limits": tuple(entry["limits"])} if "limits" in further else {}
             if "bins" in further:
@@ -234,6 +251,7 @@ class NumberColumns:
         self._scale = np.array([column.scale for column in columns])
         limits = [(-math.inf, math.inf) if column.limits is None else column.limits for column in columns]
         self._limits = None if all(column.limits is None for column in columns) else np.array(limits).T
+        self._constant = [place for place, column in enumerate(columns) if column.constant]
         counts = [len(column.features) for column in columns]
         self._first = np.cumsum([0, *counts[:-1]])
         self._bins = BinsOfColumns([column.bins for column in columns])
@@ -241,14 +259,20 @@ class NumberColumns:
         start = np.searchsorted(self._bins.column, self._bins.column)
         self._place = before[self._bins.column] + np.arange(len(start)) - start
 
-    def encode(self, values: Floats, out: Floats) -> None:
+    def encode(self, values: Floats, out: Floats, *, unseen: str) -> None:
         """Write the features of finite values (N, C) into ``out``, shape (N, D), initially zero.
 
         Raises
         ------
         DataError
-            If the encoding of a value overflows.
+            If the encoding of a value overflows, or a constant column has another value and `unseen` is "error".
         """
+        found = []
+        for place in self._constant:
+            cells = Cells("numeric", values[:, place], np.zeros(len(values), dtype=np.bool_))
+            rows = find_unknown_effects(self.columns[place], cells)
+            found += [(self.columns[place], cells, rows)] if rows.any() else []
+        check_unknown_effects(found, unseen)
         for start in range(0, len(values), ROWS_AT_ONCE):
             part, features = values[start : start + ROWS_AT_ONCE], out[start : start + ROWS_AT_ONCE]
             part = part if self._limits is None else np.clip(part, *self._limits)
@@ -275,8 +299,9 @@ def _check_column(column: Column) -> None:
     limits = (0.0, 1.0) if column.limits is None else column.limits
     plain = len(limits) == 2 and all(type(v) is float and math.isfinite(v) for v in limits)
     if (
-        not (plain and limits[0] < limits[1])
-        or (column.limits is not None and column.kind not in ("numeric", "date"))
+        not (plain and limits[0] <= limits[1])
+        or (column.limits is not None and column.kind not in ("numeric", "date", "boolean"))
+        or (column.kind == "boolean" and column.limits not in (None, (-1.0, -1.0), (1.0, 1.0)))
         or (column.bins is not None and (column.kind != "numeric" or not column.bins.is_valid()))
         or column.kind not in _KINDS
         or not all(map(math.isfinite, numbers))
@@ -299,7 +324,9 @@ _JSON_TYPES: Mapping[str, type] = {
     "gaps": bool,
     "limits": list,
     "bins": dict,
+    "zoned": bool,
 }
+_OPTIONAL = ("limits", "bins", "zoned")
 _BINS_TYPES: Mapping[str, type] = {"median": float, "spread": float, "spikes": list, "knots": list, "means": list}
 
 
@@ -308,17 +335,19 @@ class Cells:
     """Cells of one column, converted to a plain type.
 
     ``values`` is a float vector with NaN for missing (numeric; boolean as -1 and +1; dates as days since 1970-01-01),
-    or a list with None for missing (category). The kind of a column without values is "empty".
+    or a list with None for missing (category). The kind of a column without values is "empty". ``zoned`` is True for
+    times with a time zone, and False for times without one.
     """
 
     kind: str
     values: Floats | list[Any]
     missing: Bools
+    zoned: bool | None = None
 
     def keep(self, rows: Bools) -> "Cells":
         """Return the cells of the rows with a true mask."""
         values = list(compress(self.values, rows)) if isinstance(self.values, list) else self.values[rows]
-        return Cells(self.kind, values, self.missing[rows])
+        return Cells(self.kind, values, self.missing[rows], self.zoned)
 
     def levels(self) -> list[Any]:
         """Return the values as Python scalars, None for missing."""
@@ -353,11 +382,12 @@ def fit_column(
 def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: bool, limit: bool, bins: int) -> Column:
     values = cast(Floats, cells.values)
     gaps = bool(cells.missing.any())
-    if cells.kind == "boolean":
-        return Column(name, "boolean", gaps=gaps)
     if gaps:
         weight = None if weight is None else weight[~cells.missing]
         values = values[~cells.missing]
+    constant = limits_of_constant(float(values.min()), float(values.max())) if standardize and limit else None
+    if cells.kind == "boolean":
+        return Column(name, "boolean", gaps=gaps, limits=constant)
     far = find_outliers(values, weight) if standardize and limit else None
     if far is not None:
         warn_of_outliers(name, cells.kind, far, len(values))
@@ -365,9 +395,14 @@ def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: boo
         values, weight = values[inside], None if weight is None else weight[inside]
     mean, scale = compute_moments(values, weight)
     center, scale = (mean, scale) if standardize else (0.0, 1.0)
-    limits = None if far is None else far.limits
+    limits = constant if far is None else far.limits
     fitted = fit_bins(values, weight, bins) if bins and cells.kind == "numeric" else None
-    return Column(name, cells.kind, center, scale, mean, gaps=gaps, limits=limits, bins=fitted)
+    return Column(name, cells.kind, center, scale, mean, gaps=gaps, limits=limits, bins=fitted, zoned=cells.zoned)
+
+
+def limits_of_constant(low: float, high: float) -> tuple[float, float] | None:
+    """Return the limits of a column with the minimum `low` and the maximum `high`, if they are equal."""
+    return (low, high) if low == high else None
 
 
 def warn_of_outliers(name: str, kind: str, far: Outliers, rows: int) -> None:
@@ -396,146 +431,6 @@ def compute_moments(values: Floats, weight: Floats | None) -> tuple[float, float
     mean += float(np.average(small - mean, weights=weight))
     scale = math.sqrt(np.average((small - mean) ** 2, weights=weight))
     return math.ldexp(mean, exponent), math.ldexp(scale, exponent) or 1.0
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mean and population standard deviation of the numbers seen so far.
-
-    Equal to those of :func:`compute_moments` on all numbers at once, up to rounding.
-
-    Attributes
-    ----------
-    count : int
-        Number of values.
-    mean, std : float
-        Mean and standard deviation; 0 without values.
-    low, high : float
-        Minimum and maximum.
-    """
-
-    count: int = 0
-    mean: float = 0.0
-    std: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-
-    def plus(self, values: Floats) -> "Moments":
-        """Return the moments after adding numbers, which must be finite."""
-        if not len(values):
-            return self
-        count = self.count + len(values)
-        low, high = float(values.min()), float(values.max())
-        mean, std = compute_moments(values, None)
-        std *= low != high
-        share = len(values) / count
-        step = mean * share - self.mean * share
-        # hypot, as squares may overflow: s^2 = (1 - a) s1^2 + a s2^2 + a (1 - a) (m2 - m1)^2 with the share a
-        between = step * math.sqrt((1.0 - share) / share)
-        std = math.hypot(self.std * math.sqrt(1.0 - share), std * math.sqrt(share), between)
-        return Moments(count, self.mean + step, std, min(self.low, low), max(self.high, high))
-
-    @property
-    def standard(self) -> tuple[float, float]:
-        """Mean and scale as :func:`compute_moments` returns them: the scale of a constant is 1."""
-        return (self.low, 1.0) if self.low == self.high else (self.mean, self.std or 1.0)
-
-
-@dataclass
-class Tally:
-    """Running statistics of a column that is read part by part; :meth:`column` returns the fitted encoding.
-
-    Attributes
-    ----------
-    name : str
-        Name in the table.
-    kind : str
-        Kind of the cells; "empty" until the first value.
-    gaps : bool
-        True if a value was missing.
-    numbers : Moments
-        Moments of numbers and dates, without outliers if `far` is set.
-    sample : Subsample
-        Subsample of the same numbers.
-    far : Outliers, optional
-        Outliers of the column, set by :meth:`set_limits`.
-    counts : Counter
-        Number of rows of each category.
-    """
-
-    name: str
-    kind: str = "empty"
-    gaps: bool = False
-    numbers: Moments = Moments()
-    sample: Subsample = field(default_factory=Subsample)
-    far: Outliers | None = None
-    counts: Counter[Any] = field(default_factory=Counter)
-
-    def add(self, cells: Cells) -> None:
-        """Add the cells of more rows.
-
-        Raises
-        ------
-        DataError
-            If their kind differs from that of earlier cells, or there are too many categories to count.
-        """
-        self.gaps = self.gaps or bool(cells.missing.any())
-        if cells.kind == "empty":
-            return
-        if self.kind not in ("empty", cells.kind):
-            raise DataError(f"column {self.name!r} changes from {self.kind} to {cells.kind}; give it one type")
-        self.kind = cells.kind
-        if cells.kind == "category":
-            self.counts.update(value for value in cells.levels() if value is not None)
-            if len(self.counts) > _MOST:
-                raise DataError(
-                    f"column {self.name!r} has more than {_MOST:,} categories; drop it if it is an identifier"
-                )
-        else:
-            values = cast(Floats, cells.values)[~cells.missing]
-            self.numbers = self.numbers.plus(values)
-            if cells.kind != "boolean":
-                self.sample.add(values)
-
-    def find_outliers(self) -> Outliers | None:
-        """Find the outliers of the column."""
-        return self.sample.find_outliers(self.numbers.low, self.numbers.high)
-
-    def set_limits(self, far: Outliers, numbers: Moments) -> None:
-        """Set the limits of the column and the moments of the numbers within them; warn of the outliers."""
-        rows = self.numbers.count
-        self.far = replace(far, rows=rows - numbers.count)
-        self.numbers = numbers
-        warn_of_outliers(self.name, self.kind, self.far, rows)
-
-    def column(self, *, max_levels: int, bins: int = 0) -> Column:
-        """Return the encoding that :func:`fit_column` fits to all cells at once, up to rounding.
-
-        Bins are fitted to a subsample of at most 32,768 values.
-
-        Raises
-        ------
-        DataError
-            If the column has no values.
-        """
-        match self.kind:
-            case "empty":
-                raise DataError(f"column {self.name!r} has no values in the training data; drop the column")
-            case "boolean":
-                return Column(self.name, "boolean", gaps=self.gaps)
-            case "category":
-                levels = list(self.counts)
-                counts = np.array(list(self.counts.values()), dtype=np.float64)
-                cells = Cells("category", levels, np.zeros(len(levels), dtype=np.bool_))
-                column = fit_column(self.name, cells, counts, standardize=True, max_levels=max_levels)
-                return replace(column, gaps=self.gaps)
-        mean, scale = self.numbers.standard
-        limits = None if self.far is None else self.far.limits
-        fitted = None
-        if bins and self.kind == "numeric":
-            values = self.sample.values
-            fitted = fit_bins(values if self.far is None else values[self.far.inside(values)], None, bins)
-        return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps, limits=limits, bins=fitted)
 
 
 def choose_max_levels(rows: int, categorical: int) -> int:
@@ -603,7 +498,7 @@ def _encode_number(column: Column, cells: Cells, out: Floats, unseen: str) -> No
     check_encoded(column.name, z)
     out[:, 0] = z
     if column.kind == "date" and cells.kind == "date":
-        out[:, 1:5] = _encode_cycles(values, cells.missing)
+        out[:, 1:5] = _encode_cycles(column.clip(values) if column.constant else values, cells.missing)
     if column.bins is not None:
         features = column.bins.encode(column.clip(np.where(cells.missing, column.fill, values)))
         out[:, 1 : 1 + features.shape[1]] = features
@@ -623,7 +518,7 @@ def _encode_cycles(days: Floats, missing: Bools) -> Floats:
 
 def _encode_boolean(column: Column, cells: Cells, out: Floats, unseen: str) -> None:
     _check_kind(column, cells)
-    out[:, 0] = np.where(cells.missing, 0.0, cast(Floats, cells.values))
+    out[:, 0] = np.where(cells.missing, 0.0, column.clip(cast(Floats, cells.values)))
 
 
 def _encode_category(column: Column, cells: Cells, out: Floats, unseen: str) -> None:
@@ -698,7 +593,6 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
         As :func:`fathomless.data.frames.encode` does.
     """
     if column.kind == "empty":
-        _check_new_values(column, cells, unseen)
         return
     if cells.missing.any() and not column.gaps and missing == "warn":
         filled = "encoded as none of the known categories" if column.kind == "category" else "replaced by the mean"
@@ -719,15 +613,46 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
         out[:, -1] = cells.missing
 
 
-def _check_new_values(column: Column, cells: Cells, unseen: str) -> None:
-    """Warn of values of a column that had none in training, or refuse them."""
-    present = ~cells.missing
-    if not present.any() or unseen == "ignore":
+def find_unknown_effects(column: Column, cells: Cells) -> Bools:
+    """Return the rows with a value of a column without values in training, or another value of a constant column."""
+    if column.kind == "empty":
+        return ~cells.missing
+    if not column.constant or cells.kind != column.kind:
+        return np.zeros(len(cells.missing), dtype=np.bool_)
+    values = cast(Floats, cells.values)
+    other: Bools = values != column.clip(values)
+    return other & ~cells.missing
+
+
+def check_unknown_effects(found: Sequence[tuple[Column, Cells, Bools]], unseen: str) -> None:
+    """Warn of values whose effect is unknown, or refuse them.
+
+    Parameters
+    ----------
+    found : sequence of (Column, Cells, ndarray)
+        Columns, their cells and the result of :func:`find_unknown_effects`.
+    unseen : {"warn", "error", "ignore"}
+        Policy.
+    """
+    if unseen == "ignore":
         return
-    text = f"column {column.name!r} had no values in the training data, and has values in {rows_of(present)}"
-    if unseen == "error":
-        raise DataError(f"{text}. Drop the column, or fit with unseen='ignore'")
-    warnings.warn(f"{text}. They are ignored", DataWarning, stacklevel=2)
+    for empty, was, were, have in ((True, "had no", "had no", ""), (False, "was constant", "were constant", "other ")):
+        part = [(column, cells, rows) for column, cells, rows in found if (column.kind == "empty") == empty]
+        if not part:
+            continue
+        column, cells, rows = part[0]
+        first = cells.keep(rows).levels()[0]
+        first = np.datetime64(math.floor(first), "D").item().isoformat() if cells.kind == "date" else first
+        one = len(part) == 1
+        names = f"column {column.name!r}" if one else f"columns {some([column.name for column, *_ in part])}"
+        where = rows_of(np.any([rows for *_, rows in part], 0))
+        text = (
+            f"{names} {was if one else were}{' values' if empty else ''} in the training data, and "
+            f"{'has' if one else 'have'} {have}values, such as {first!r}, in {where}"
+        )
+        if unseen == "error":
+            raise DataError(f"{text}. Drop {'the column' if one else 'these columns'}, or fit with unseen='ignore'")
+        warnings.warn(f"{text}. Their effect is unknown, and they are ignored", DataWarning, stacklevel=3)
 
 
 def encode_as_numbers(column: Column, cells: Cells) -> Floats:
@@ -749,6 +674,14 @@ def _check_kind(column: Column, cells: Cells) -> None:
         raise DataError(
             f"column {column.name!r} was {column.kind} in the training data and is now {cells.kind} (for instance "
             f"{first!r}); give it the type of the training data"
+        )
+    if None not in (column.zoned, cells.zoned) and column.zoned != cells.zoned:
+        had, has = ("had a", "have none") if column.zoned else ("had no", "have one")
+        warnings.warn(
+            f"column {column.name!r}: times {had} time zone in the training data, and now they {has}. Times without a "
+            f"zone are taken as UTC. If they are not, {ZONE_REMEDY}",
+            DataWarning,
+            stacklevel=2,
         )
 
 

@@ -22,7 +22,8 @@ from fathomless.data.bins import choose_bin_count
 from fathomless.data.cells import check_missing
 from fathomless.data.frames import encode, read_columns
 from fathomless.data.rows import Rows, Stream, concatenate
-from fathomless.data.schema import MISSING, NUMBERS, UNSEEN, Floats, Moments, Schema, Tally, check_option, some
+from fathomless.data.schema import MISSING, NUMBERS, UNSEEN, Floats, Schema, check_option, some
+from fathomless.data.tallies import Moments, Tally
 from fathomless.data.targets import ClassLabels, LabelTally, Target, TargetScale, TargetTally
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError

@@ -20,7 +20,6 @@ from fathomless.data.outliers import Outliers, Subsample, find_outliers
 from fathomless.data.schema import (
     Floats,
     Level,
-    Moments,
     check_encoded,
     check_fields,
     compute_moments,
@@ -28,6 +27,7 @@ from fathomless.data.schema import (
     rows_of,
     some,
 )
+from fathomless.data.tallies import Moments
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.transforms import LogTransform
 

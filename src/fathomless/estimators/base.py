@@ -25,7 +25,7 @@ from fathomless.data.cells import check_table, is_frame
 from fathomless.data.censoring import read_bounds
 from fathomless.data.folds import without
 from fathomless.data.frames import take
-from fathomless.data.given_rows import GivenRows
+from fathomless.data.given_rows import GivenRows, fold_tensors
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators import saving
@@ -650,7 +650,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.n_iter_ = restored.n_iter
         self._score = restored.score
         self.held_out_ = restored.held_out
-        self._rows = restored.rows
+        self._rows = predictor.rows
         self.n_features_in_ = restored.columns
         self.device_ = restored.device
         if restored.names:
@@ -674,7 +674,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
             "held_out": torch.from_numpy(self.held_out_),
-            **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
+            **fold_tensors(self._rows, self.fold_),
         }
         parts = (self.recalibration_, self.hurdle_, self.trees_, self._training)
         for name, part in zip(("recalibration", "hurdle", "trees", "training"), parts, strict=True):
@@ -742,6 +742,7 @@ class PredictiveEstimator(Estimator, ABC):
             seed=self.seed_,
             weight_draws=self.weight_draws,
             fold=self.fold_,
+            rows=self._rows,
             recalibration=self.recalibration_,
             hurdle=self.hurdle_,
             conformal=self._conformal,
@@ -763,12 +764,12 @@ class PredictiveEstimator(Estimator, ABC):
             Rows.
         fold : array of int, shape (R, N), optional
             Fold of each row. A row is predicted only by the cross-fitted networks that were not trained on its fold.
-            The training rows with their ``fold_`` give out-of-fold predictions.
+            The training rows with their ``fold_`` give out-of-fold predictions; folds of other rows raise an error.
         """
         return concatenate_parts(self._predictives(X, fold), len(X))
 
     def predict_encoded(self, x: Array, *, fold: Any = None) -> AnyPredictive:
-        """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
+        """Return the predictive distribution of rows (N, D) encoded by ``schema_``, with any folds."""
         return concatenate_parts(self.predictor_.predict_parts(lambda part: x[part], len(x), fold), len(x))
 
     def _predictives(self, X: Any, fold: Any = None) -> Iterator[AnyPredictive]:
@@ -783,7 +784,7 @@ class PredictiveEstimator(Estimator, ABC):
             def encode_part(part: slice) -> Array:
                 rows = take(X, part)
                 rows = self._table(rows, reset=False) if by_part else rows
-                x = self._encode(self.schema_, rows)
+                x = predictor.check_folds(self._encode(self.schema_, rows), fold, part)
                 memory.release(X)
                 return x
 

@@ -274,11 +274,12 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     )
     values = x[:, source]
     gap = values.isnan()
-    filled = torch.where(gap, fill, values)
+    within = values
     if any(column.limits is not None for column in schema.columns):
-        limits = [schema.columns[place].limits or (-_LARGEST, _LARGEST) for place in source]
+        limits = [_raw_limits(schema.columns[place]) for place in source]
         low, high = torch.tensor(limits, dtype=torch.float64).T
-        filled = torch.minimum(torch.maximum(filled, low), high)
+        within = torch.minimum(torch.maximum(values, low), high)
+    filled = torch.where(gap, fill, within)
     number = (filled - centre) / scale
     most = torch.tensor([float(len(schema.columns[place].levels)) for place in source], dtype=torch.float64)
     other = (values < 0.0) | (values >= most)
@@ -291,10 +292,13 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
         features = torch.where(kind == _SPIKE, (filled == level).double() - centre, features)
         features = torch.where(kind == _BIN, BIN_SCALE * (_clip(number, 0.0, 1.0) - level), features)
     known = torch.tensor([schema.unseen == "error" and not schema.columns[place].other for place in source])
-    unknown = (kind == _LEVEL) & known & ~gap & other
+    constant = torch.tensor([schema.columns[place].constant for place in source])
+    unknown = known & ~gap & (((kind == _LEVEL) & other) | (constant & (within != values)))
     dates = [place for place, column in enumerate(schema.columns) if column.kind == "date"]
     if dates:
-        cycles = _cycles(x[:, dates])  # (N, dates, 4)
+        kept = [_raw_limits(column) if column.constant else _UNLIMITED for column in (schema.columns[i] for i in dates)]
+        first, last = torch.tensor(kept, dtype=torch.float64).T
+        cycles = _cycles(torch.minimum(torch.maximum(x[:, dates], first), last))  # (N, dates, 4)
         index = [
             dates.index(place) * 4 + int(rule[1]) if rule[0] == _CYCLE else 0
             for place, rule in zip(source, parts, strict=True)
@@ -303,13 +307,21 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     return torch.where((gap & torch.tensor(strict)) | unknown, math.nan, features)
 
 
+def _raw_limits(column: Column) -> tuple[float, float]:
+    """Return the limits of the numbers that :func:`~fathomless.data.frames.as_numbers` returns for a column."""
+    if column.limits is None:
+        return _UNLIMITED
+    low, high = column.limits
+    return (0.5 * (low + 1.0), 0.5 * (high + 1.0)) if column.kind == "boolean" else (low, high)
+
+
 def _allows_missing(schema: Schema, column: Column) -> bool:
     """Return True if missing values of a column are predicted, with or without a warning."""
     return column.gaps or schema.missing == "impute" or (schema.missing == "auto" and schema.named)
 
 
 _NUMBER, _LEVEL, _MISSING, _CYCLE, _BOUNDED, _SPIKE, _BIN = range(7)
-_LARGEST = sys.float_info.max
+_UNLIMITED = (-sys.float_info.max, sys.float_info.max)
 
 
 def _feature_rule(column: Column, feature: str) -> tuple[float, float, float, float, float]:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fathomless.data.categories import category_columns, category_name, read_categories
 from fathomless.data.frames import take
-from fathomless.data.given_rows import GivenRows, read_given_rows
-from fathomless.data.schema import Schema
+from fathomless.data.given_rows import GivenRows, hash_rows, read_given_rows, select_plain
+from fathomless.data.schema import Schema, rows_of
 from fathomless.data.targets import ClassLabels, Indicators, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.encoding import ClassTask, NumberTask, Task
@@ -94,6 +94,8 @@ class Predictor:
         Number of weight draws of a prediction, for sampled weights.
     fold : ndarray of int, shape (R, N), optional
         Fold of each training row, if networks were cross-fitted.
+    rows : GivenRows, optional
+        Rows of the fit.
     recalibration : Recalibration, optional
         Laws of the standardised residual.
     hurdle : AtomNetworks, optional
@@ -117,6 +119,7 @@ class Predictor:
     seed: int
     weight_draws: int
     fold: Array | None = None
+    rows: GivenRows | None = None
     recalibration: Recalibration | None = None
     hurdle: AtomNetworks | None = None
     conformal: ConformalScores | None = None
@@ -136,10 +139,14 @@ class Predictor:
         Raises
         ------
         DataError
-            If rows do not match the training table, or a fold does not exist.
+            If rows do not match the training table, a fold does not exist, or training rows have folds of others.
         """
+
+        def encode(part: slice) -> Array:
+            return self.check_folds(self.encode(take(X, part)), fold, part)
+
         with name_errors(self.name):
-            return concatenate_parts(self.predict_parts(lambda part: self.encode(take(X, part)), len(X), fold), len(X))
+            return concatenate_parts(self.predict_parts(encode, len(X), fold), len(X))
 
     def encode(self, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
@@ -276,10 +283,11 @@ class Predictor:
                 "fitted to fewer than 50 rows (of the last part, by partial_fit), to a stream, or to inputs that are "
                 "no table. Fit it again to a table in memory with 50 rows or more; for a density, use score_samples"
             )
-        features = list(self.schema.plain_features)
+        schema = self.schema.plain.unlimited_constants
         starts = range(0, max(1, len(X)), PREDICTED_AT_ONCE)
         with name_errors(self.name):
-            encoded = (self.encode(take(X, slice(start, start + PREDICTED_AT_ONCE)))[:, features] for start in starts)
+            pieces = (take(X, slice(start, start + PREDICTED_AT_ONCE)) for start in starts)
+            encoded = (self.task.encode_rows(schema, piece) for piece in pieces)
             parts = (torch.as_tensor(x, dtype=self.model.dtype, device="cpu") for x in encoded)
             return np.concatenate([self.training.p_values(part) for part in parts])
 
@@ -326,6 +334,26 @@ class Predictor:
             _warn_infinite(of_category, level, f"column {scores.columns[place]!r}, {name}")
             out[:, chosen] = interval_bounds(of_category, mean[:, chosen], std[:, chosen], level)
         return out
+
+    def check_folds(self, x: Array, fold: Any, part: slice) -> Array:
+        """Return encoded rows (n, D), the part of the rows with folds (R, N), after a check.
+
+        Raises
+        ------
+        DataError
+            If rows of the fit have folds of other rows.
+        """
+        if fold is None or self.rows is None or self.fold is None:
+            return x
+        given = np.asarray(unmask(fold))[:, part].astype(np.int64)
+        hashes = hash_rows(select_plain(self.schema, x))
+        misplaced = self.rows.find_misplaced(self.fold.astype(np.int64), hashes, given)
+        if misplaced.any():
+            raise DataError(
+                f"{rows_of(misplaced)} are rows of the fit, but have folds of other rows, so that networks would "
+                "predict rows that they were trained on; give the columns of fold_ in the order of the rows of X"
+            )
+        return x
 
     def _held_out_networks(self, fold: Any, count: int) -> Array | None:
         """Return the numbers of the networks that were not trained on each row, (R, N)."""
@@ -392,8 +420,6 @@ class Restored:
         Names of the columns; empty if the table had none.
     device : str
         Device of the fit.
-    rows : GivenRows or None
-        Rows of the fit; None if they are not in the folder.
     """
 
     predictor: Predictor
@@ -404,7 +430,6 @@ class Restored:
     columns: int
     names: tuple[str, ...]
     device: str
-    rows: GivenRows | None
 
 
 def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Restored:
@@ -471,6 +496,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             seed=meta["seed"],
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
+            rows=read_given_rows(meta, saved.tensors),
             recalibration=recalibration,
             hurdle=hurdle,
             conformal=_restore_conformal(saved, schema, target, model),
@@ -484,7 +510,6 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),
         device=str(meta.get("device", "cpu")),
-        rows=read_given_rows(meta),
     )
 
 

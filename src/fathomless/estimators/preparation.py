@@ -26,7 +26,7 @@ from fathomless.data.folds import (
     split_units,
 )
 from fathomless.data.frames import merge_duplicates, take, to_readable
-from fathomless.data.given_rows import GivenRows, digest_rows
+from fathomless.data.given_rows import GivenRows, digest_rows, hash_rows, select_plain
 from fathomless.data.groups import read_groups
 from fathomless.data.row_weights import read_weight, warn_of_sum
 from fathomless.data.rows import Rows, Stream
@@ -261,8 +261,7 @@ class Table:
     @property
     def plain(self) -> Array:
         """Features without bins, (N, D'); folds and equal rows do not depend on the encoding of numbers."""
-        has_bins = any(column.bins is not None for column in self.schema.columns)
-        return self.x[:, list(self.schema.plain_features)] if has_bins else self.x
+        return select_plain(self.schema, self.x)
 
     @property
     def count(self) -> float:
@@ -317,7 +316,9 @@ def read(
     z = task.encode_target(target, y)
     if all(column.bins is None for column in schema.columns):
         default_numbers = None
-    given = GivenRows(rows, digest_rows(schema, x, z, of_rows))
+    hashes = np.zeros(rows, dtype=np.int64)
+    hashes[kept] = hash_rows(select_plain(schema, x))
+    given = GivenRows(rows, digest_rows(schema, x, z, of_rows), hashes)
     table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, given, default_numbers)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
@@ -460,7 +461,11 @@ def prepare_part(
     if weight is not None:
         warn_of_sum(weight)
     columns = replace(columns, max_levels=columns.fixed_levels)  # the frequencies of the first part are not final
-    schema, target = before or (task.fit_schema(X, weight, columns, weight), task.first_target(y, weight, classes))
+    if before is None:  # a column that is constant in the first part may vary in later ones
+        schema = task.fit_schema(X, weight, columns, weight).unlimited_constants
+        target = task.first_target(y, weight, classes)
+    else:
+        schema, target = before
     if before is not None and classes is not None:
         again = task.first_target(y, weight, classes)
         if isinstance(again, ClassLabels) and again != target:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.frames import read_columns
-from fathomless.data.schema import Schema, family, find_new_levels, rows_of, some
+from fathomless.data.schema import Schema, family, find_new_levels, find_unknown_effects, rows_of, some
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
@@ -512,7 +512,9 @@ class _Places:
 
 
 class NewValues:
-    """Missing values in columns that had none in training, and new categories, collected from pieces of a table.
+    """Values that the training table did not have, collected from pieces of a table.
+
+    They are missing values, new categories, values of columns without values, and other values of constant columns.
 
     Parameters
     ----------
@@ -523,11 +525,11 @@ class NewValues:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._rows = 0
-        self._gaps, self._levels = _Places(), _Places()
+        self._gaps, self._levels, self._changed = _Places(), _Places(), _Places()
 
     def add(self, X: Any) -> None:
         """Add the next rows, as :func:`select_features` returns them."""
-        gaps, levels = dict[Any, Array](), dict[Any, Array]()
+        gaps, levels, changed = dict[Any, Array](), dict[Any, Array](), dict[Any, Array]()
         for place, column in enumerate(self._schema.columns):
             if not column.gaps and column.kind != "empty":
                 if self._schema.named:
@@ -536,6 +538,9 @@ class NewValues:
                     gaps[column.name] = nulls.to_numpy() if True in nulls.unique().to_pylist() else np.zeros(0)
                 else:
                     gaps[column.name] = np.isnan(X[:, place])
+            if column.kind == "empty" or column.constant:
+                part = make_table({column.name: X[column.name] if self._schema.named else X[:, place]})
+                changed[column.name] = find_unknown_effects(column, read_columns(part)[1][column.name])
             if self._schema.named and column.kind == "category":
                 distinct = X[column.name].unique()
                 for values in (distinct, X[column.name]):  # the rows are only read if there are new levels
@@ -546,6 +551,7 @@ class NewValues:
                 levels |= {(column.name, level): rows for level, rows in new.items()}
         self._gaps.add(gaps, self._rows)
         self._levels.add(levels, self._rows)
+        self._changed.add(changed, self._rows)
         self._rows += len(X)
 
     def describe(self, *, numbers: bool = True) -> list[str]:
@@ -565,6 +571,12 @@ class NewValues:
                 f"{count:,} of {self._rows:,} rows {'has a category' if count == 1 else 'have categories'} that the "
                 f"training table does not have: {listed}. They were encoded as none of the known ones. --unseen error "
                 "refuses such rows"
+            )
+        if count := self._changed.rows:
+            notes.append(
+                f"{count:,} of {self._rows:,} rows {'has a value' if count == 1 else 'have values'} in columns that "
+                f"had no values, or only one, in the training table: {self._changed.describe(repr, numbers=numbers)}. "
+                "Their effect is unknown, and they were ignored. --unseen error refuses such rows"
             )
         return notes
 

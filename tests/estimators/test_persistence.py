@@ -18,7 +18,7 @@ from fathomless.families.depth.estimator import UnboundedDepthClassifier, Unboun
 from fathomless.nn.architectures import MLP, Architecture
 from fathomless.posterior.laws import FixedDepth, PoissonPrior
 from fathomless.system import io
-from fathomless.system.errors import DataError, FileError
+from fathomless.system.errors import DataError, DataWarning, FileError
 from quick_fits import FRAMES, classes, problem, regressor, table
 
 # fits are short on purpose
@@ -98,6 +98,15 @@ def test_a_warm_start_may_see_more_rows() -> None:
     fitted = regressor(epochs=2, warm_start=True).fit(*problem(100))
     X, y = problem(2500)  # from here on, a cold start would compute in single precision
     assert np.isfinite(fitted.fit(X, y).predict(X)).all()
+
+
+def test_a_warm_start_tells_of_other_units_of_the_target() -> None:
+    X, y = problem(60)
+    fitted = regressor(epochs=2, warm_start=True).fit(X, y)
+    fitted.fit(X[:40], y[:40] + y.std())  # warnings are errors in tests
+    for other in (5.0 * y, y + 5.0 * y.std(), 0.2 * (y - y.mean()) + y.mean()):
+        with pytest.warns(DataWarning, match="continues from an earlier one, in whose units the targets have the mean"):
+            fitted.fit(X, other)
 
 
 class Interrupt:

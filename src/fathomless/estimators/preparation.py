@@ -56,6 +56,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 FEW_ROWS = 12  #: number of rows below which the accuracy of predictions cannot be estimated
+_FAR = 3.0  # largest mean and ratio of scales, in units of an earlier fit, without a warning
 _SMALL = 2000  # number of rows below which double precision costs no extra time
 
 
@@ -314,6 +315,8 @@ def read(
     schema, target = before or (task.fit_schema(X, weight, columns, of_rows), task.fit_target(y, weight))
     x = task.encode_rows(schema, X)
     z = task.encode_target(target, y)
+    if before is not None and isinstance(target, TargetScale):
+        _warn_of_other_scale(z)
     if all(column.bins is None for column in schema.columns):
         default_numbers = None
     hashes = np.zeros(rows, dtype=np.int64)
@@ -322,6 +325,22 @@ def read(
     table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, given, default_numbers)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
+
+
+def _warn_of_other_scale(z: Array) -> None:
+    """Warn of targets far from mean 0 and standard deviation 1 in the units of an earlier fit, (N,) or (N, T)."""
+    known = np.where(np.isfinite(z), z, np.nan).reshape(len(z), -1)  # censored targets have infinite bounds
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of columns without finite bounds
+        shift, scale = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
+    if (np.abs(shift) > _FAR).any() or (scale > _FAR).any() or ((scale < 1.0 / _FAR) & (scale > 0.0)).any():
+        mean, deviation = (some(values.round(2).tolist()) for values in (shift, scale))
+        warnings.warn(
+            f"the fit continues from an earlier one, in whose units the targets have the mean {mean} and the standard "
+            f"deviation {deviation}; they had 0 and 1. The network has to follow a change of scale. If the units have "
+            "changed, convert the targets, or fit a new estimator",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def prepare(

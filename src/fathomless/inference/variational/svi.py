@@ -212,7 +212,7 @@ def _warn_of_scale(likelihood: Likelihood, y: Tensor) -> None:
         warnings.warn(
             f"the root mean square of the targets is {size:.3g}; the priors of noise and weights are meant for targets "
             "of size 1. Train on (y - y.mean(0)) / y.std(0), and give predictive the mean as shift and the standard "
-            "deviation as scale",
+            "deviation as scale; an estimator that continues from a fit in other units should be fitted anew",
             DataWarning,
             stacklevel=4,
         )

@@ -536,6 +536,14 @@ def test_a_frame_has_the_columns(library):
             assert found[name].to_list() == values.tolist()
     with pytest.raises(DataError, match="library='excel' was given"):
         classification().to_frame(library="excel")
+    p = classification()
+    index = pd.Index([f"row {i}" for i in range(len(p))], name="key")
+    assert p.to_frame(index=index).index.equals(index)
+    assert p.to_frame(index=index[::-1]).iloc[-1].equals(p.to_frame().iloc[-1].rename("row 0"))
+    with pytest.raises(DataError, match=f"index has 1 entries for {len(p)} rows"):
+        p.to_frame(index=index[:1])
+    with pytest.raises(DataError, match="index was given with library='polars'"):
+        p.to_frame(index=index, library="polars")
 
 
 # Several labels at once

@@ -133,6 +133,8 @@ class Predictive(ABC):
         targets: Sequence[str] = (),
         levels: Sequence[float] = (0.9,),
         library: Literal["pandas", "polars", "pyarrow"] = "pandas",
+        *,
+        index: Any = None,
     ) -> Any:
         """Return :meth:`columns` as a data frame.
 
@@ -144,17 +146,24 @@ class Predictive(ABC):
             Probabilities of the central intervals of continuous targets.
         library : {"pandas", "polars", "pyarrow"}
             Library of the data frame.
+        index : array of shape (N,), optional
+            Index of a pandas frame, such as the index of the predicted rows; 0, 1, ... by default.
 
         Raises
         ------
         DataError
-            If the library is not installed.
+            If the library is not installed or has no index, or if the index has another length.
         """
         checks.choice("library", library, _LIBRARIES)
+        if index is not None and library != "pandas":
+            raise DataError(f"index was given with library={library!r}, whose frames have no index; leave it out")
+        if index is not None and len(index) != len(self):
+            raise DataError(f"index has {len(index)} entries for {len(self)} rows; give one for each row")
         try:
-            return nw.from_dict(self.columns(targets, levels), backend=library).to_native()
+            frame = nw.from_dict(self.columns(targets, levels), backend=library).to_native()
         except ModuleNotFoundError as error:
             raise DataError(f"library={library!r} was given, but it is not installed: pip install {library}") from error
+        return frame if index is None else frame.set_axis(index)
 
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Tensor | Labels:

@@ -35,6 +35,8 @@ def test_a_planted_step_is_found_whatever_the_rounding(step, share):
         ([5.0, 5.0], NO_LATTICE),
         ([0.0, math.pi, math.e], NO_LATTICE),
         ([0.0, 1e-7, 1.0], NO_LATTICE),  # far below the spread
+        ([0.0, 5.56268465e-309], NO_LATTICE),  # steps below and above the range of double precision
+        ([0.0, 5e-324], NO_LATTICE),
     ],
 )
 def test_lattices_of_small_columns(values, expected):

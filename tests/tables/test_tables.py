@@ -227,6 +227,19 @@ def test_missing_values_are_nothing_and_in_a_table_of_one_column_a_word(standard
         write(pa.table({"a": [2, 3]}))
     assert out.getvalue() == b'"a"\n1\nNA\n2\n3\n'
     assert not out.closed
+    out = standard()
+    with writer("-") as write:
+        write(pa.table({"a": ['x"y', None, "", "a\n\nb", "NA"]}))
+    assert out.getvalue() == b'"a"\n"x""y"\nNA\n""\n"a\n\nb"\n"NA"\n'
+    day = datetime.datetime(2024, 2, 29, 12)
+    for values in ([True, False], [0.1, -1e300], [day, day.replace(hour=0)], ["a", "b"]):  # as with other columns
+        lines = []
+        for cells in (values, [None, *values]):
+            out = standard()
+            with writer("-") as write:
+                write(pa.table({"a": cells}))
+            lines.append(out.getvalue())
+        assert lines[1] == lines[0].replace(b'"a"\n', b'"a"\nNA\n', 1)
 
 
 def write_and_fail(path, pieces):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from fathomless.data.schema import Schema
 
-__all__ = ["Duplicates", "Pieces", "find_duplicates", "split_into_pieces"]
+__all__ = ["Duplicates", "Pieces", "find_duplicates", "hash_column", "split_into_pieces"]
 
 Array = npt.NDArray[Any]
 
@@ -134,15 +134,15 @@ def _hash_columns(x: Array, y: Array, schema: Schema | None) -> Iterator[tuple[A
     for width, levels in widths:
         hashed = np.zeros(len(x), dtype=np.uint64)
         for j in range(start, start + width):
-            hashed += _hash_column(x[:, j], j)
+            hashed += hash_column(x[:, j], j)
         start += width
         yield hashed, levels
     for j, target in enumerate(targets.T):
-        yield _hash_column(target, start + j), targets.dtype.kind == "i"
+        yield hash_column(target, start + j), targets.dtype.kind == "i"
 
 
-def _hash_column(column: Array, number: int) -> Array:
-    """Hash the numbers of a column with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+def hash_column(column: Array, number: int) -> Array:
+    """Hash the numbers of a column with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), uint64, (N,)."""
     bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # −0 becomes 0
     bits = bits + np.uint64((number + 1) * 0x9E3779B97F4A7C15 % 2**64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

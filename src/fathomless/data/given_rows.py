@@ -11,12 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.duplicates import hash_column
 from fathomless.data.schema import Schema
 from fathomless.system.errors import DataError
 
 __all__ = ["GivenRows", "digest_rows", "fold_tensors", "hash_rows", "read_given_rows", "select_plain"]
-
-_FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)  # odd, of 64 bits, with about as many ones as zeros
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ class GivenRows:
         if self.hashes is None:
             return np.zeros(len(hashes), dtype=np.bool_)
         of_fit, of_given = (
-            hash_rows(np.column_stack([h, f.T]).astype(np.int64).view(np.float64))
-            for h, f in ((self.hashes, folds), (hashes, given))
+            h.view(np.uint64) + _sum_hashes(f.T, -1 - len(f)) for h, f in ((self.hashes, folds), (hashes, given))
         )
         return np.isin(hashes, self.hashes) & ~np.isin(of_given, of_fit)
 
@@ -103,15 +101,15 @@ def hash_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     >>> bool(a == c), bool(a == b)
     (True, False)
     """
-    hashes = np.full(len(x), len(x.shape), dtype=np.uint64)
-    first, second = map(np.uint64, _FACTORS)
-    for column in x.reshape(len(x), -1).T:
-        hashes ^= np.ascontiguousarray(column, dtype=np.float64).view(np.uint64)
-        hashes ^= hashes >> np.uint64(31)
-        hashes *= first
-        hashes ^= hashes >> np.uint64(27)
-        hashes *= second
-    return hashes.view(np.int64)
+    return _sum_hashes(x.reshape(len(x), -1), 0).view(np.int64)
+
+
+def _sum_hashes(x: npt.NDArray[Any], start: int) -> npt.NDArray[np.uint64]:
+    """Return the sum of the hashes of columns (N, D) with the numbers start, start + 1, ..., modulo 2**64."""
+    total = np.zeros(len(x), dtype=np.uint64)
+    for number, column in enumerate(x.T, start):
+        total += hash_column(column, number)
+    return total
 
 
 def fold_tensors(rows: GivenRows | None, fold: npt.NDArray[Any] | None) -> dict[str, Tensor]:

@@ -125,9 +125,7 @@ class LatticeTally:
     @property
     def step(self) -> float:
         """The current step; 0 if there is none."""
-        # the quotient is the nearest float of a decimal fraction, which a product with 10.0**-k is not
-        power = 10.0 ** abs(self.exponent)
-        return self.digit * power if self.exponent >= 0 else self.digit / power
+        return float(f"{self.digit}e{self.exponent}")  # the nearest float of a decimal fraction, unlike products
 
     def finish(self, low: float, deviation: float) -> Lattice:
         """Return the lattice.

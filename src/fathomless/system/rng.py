@@ -32,7 +32,7 @@ def as_seed(seed: Seed) -> int:
     """
     match seed:
         case None:
-            return int(np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1)
+            return int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 1
         case int() | np.integer():
             return int(seed) % (1 << _BITS)
         case torch.Generator():

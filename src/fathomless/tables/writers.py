@@ -153,15 +153,29 @@ def _write_delimited(delimiter: str, file: IO[bytes]) -> "Iterator[Callable[[pa.
 
     def put(table: "pa.Table") -> None:
         nonlocal header
-        form = arrow_csv.WriteOptions(
-            include_header=header, delimiter=delimiter, null_string="NA" if table.num_columns == 1 else ""
-        )
         lines = io.BytesIO()
-        arrow_csv.write_csv(table, lines, form)
+        # a missing value of a single column would be an empty line
+        alone = table.num_columns == 1 and table.column(0).null_count
+        form = arrow_csv.WriteOptions(include_header=header, delimiter=delimiter)
+        arrow_csv.write_csv(table.slice(0, 0) if alone else table, lines, form)
         file.write(lines.getvalue())
+        if alone:
+            file.write(_join_cells(table.column(0)))
         header = False
 
     yield put
+
+
+def _join_cells(column: "pa.ChunkedArray") -> bytes:
+    """Return the lines of a column as CSV, NA for missing values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    cells = pc.cast(column, pa.large_string()).to_pylist()
+    if text:
+        cells = [None if cell is None else '"{}"'.format(cell.replace('"', '""')) for cell in cells]
+    return "".join(f"{'NA' if cell is None else cell}\n" for cell in cells).encode()
 
 
 @contextlib.contextmanager

@@ -119,6 +119,9 @@ PLAIN = {
     "residuals": lambda ax: plots.residuals(Y, MEAN, ax=ax),
     "predictive": lambda ax: plots.predictive(normal([0, 1, 4], [1.0, 0.5, 2.0]), y=[0.3, 2.5, 4.0], ax=ax),
     "importance": lambda ax: plots.importance(["rooms", "age", LONG], [0.9, 0.3, -0.01], [0.1, 0.1, 0.02], ax=ax),
+    "contributions": lambda ax: plots.contributions(
+        ["rooms = 7", "age = 80", LONG], [0.9, -0.3, 0.01], [0.7, -0.5, -0.1], [1.2, -0.2, 0.1], target="price", ax=ax
+    ),
     "dependence": lambda ax: plots.dependence(X.tolist(), BANDS[2:3].T, BANDS[:1].T, BANDS[4:].T, ax=ax),
     "roc": lambda ax: plots.roc(X / 6 + 0.5, np.sqrt(X / 6 + 0.5), ax=ax),
     "precision_recall": lambda ax: plots.precision_recall(0.5 - X / 6, 0.7 + X / 20, 0.4, label=LONG, ax=ax),
@@ -146,6 +149,9 @@ HARD = {
     "residuals of nine rows": lambda ax: plots.residuals(Y[:9], 1e6 * MEAN[:9], target=LONG, ax=ax),
     "forty columns that matter": lambda ax: plots.importance(
         [f"column {i}" for i in range(40)], np.arange(40)[::-1] / 40, np.full(40, 0.1), ax=ax
+    ),
+    "forty columns that contribute": lambda ax: plots.contributions(
+        [f"{LONG} {i}" for i in range(40)], np.sin(np.arange(40)), target=LONG, ax=ax
     ),
     "categories of four classes": lambda ax: plots.dependence(
         SEGMENTS, *(np.full((4, 4), p) for p in (0.25, 0.2, 0.3)), names=SEGMENTS, column=LONG, target=LONG, ax=ax

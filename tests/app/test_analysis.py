@@ -1,5 +1,6 @@
 """What an analyst asks of a fit: simple models beside it, groups that it misses, what drives it."""
 
+import datetime
 import json
 import math
 
@@ -13,6 +14,7 @@ from commands import Call
 from fathomless.app import runs
 from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.app.page.outcomes import predictions
+from fathomless.estimators.contributions import contributions
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.importance import spread_dependence, spread_importance
 from fathomless.system.errors import FileError
@@ -141,6 +143,41 @@ def test_explain_says_what_drives_a_run(call: Call) -> None:
     assert plain.out.count("Partial dependence on ") == 3
     refused(call("explain", "run", "houses.csv", "--column", "nothing"), "there is no column 'nothing'")
     refused(call("explain", "run", "houses.csv", "--column", "color"), "'color'; did you mean 'colour'?")
+
+
+@pytest.mark.usefixtures("houses_csv")
+@pytest.mark.parametrize("target", ["price", "grade"])
+def test_explain_divides_single_predictions_among_the_columns(call: Call, target: str) -> None:
+    fitted(call, target)
+    rows = houses(seed=1)
+    write("bare.csv", rows.drop_columns(target))
+    said = call("explain", "run", "bare.csv", "--row", "3", "--row", "1", "--json")
+    assert said.code == 0, said.err
+    estimator = runs.load("run")[0]
+    X = rows.select([column.name for column in estimator.schema_.columns])
+    others = [i for i in range(len(X)) if i not in (0, 2)]
+    expected = contributions(estimator, X.take([2, 0]), X.take(others))
+    told = json.loads(said.out)["rows"]
+    assert [row["row"] for row in told] == [3, 1]
+    for i, row in enumerate(told):
+        assert row["prediction"] == expected.prediction[i].tolist()
+        assert row["average"] == expected.base[i].tolist()
+        assert [part["contribution"] for part in row["contributions"]] == expected.values[i].tolist()
+        assert [part["lower"] for part in row["contributions"]] == expected.lower[i].tolist()
+        cells = [X[name][2 - 2 * i].as_py() for name in X.column_names]
+        shown = [str(cell) if isinstance(cell, datetime.date) else cell for cell in cells]
+        assert [part["value"] for part in row["contributions"]] == shown
+    plain = call("explain", "run", "bare.csv", "--row", "3")
+    assert plain.out.startswith("Row 3: price " if target == "price" else "Row 3: probability of ")
+    assert all(name in plain.out for name in X.column_names)
+    spread = call("explain", "run", "bare.csv", "--row", "3", "--of", "spread")
+    assert spread.out.startswith("Row 3: standard deviation of price " if target == "price" else "Row 3: entropy ")
+    assert "intervals" not in spread.out
+    refused(call("explain", "run", "bare.csv", "--row", "9999"), "--row 9999 was given; bare.csv has")
+    refused(call("explain", "run", "bare.csv", "--row", "0"), "1 or more rows are allowed")
+    refused(call("explain", "run", "bare.csv", "--row", "1", "--column", "colour"), "--column was given with --row")
+    write("one.csv", rows.slice(0, 1))
+    refused(call("explain", "run", "one.csv", "--row", "1"), "one.csv has no other rows to compare with")
 
 
 @pytest.mark.usefixtures("houses_csv")

@@ -28,10 +28,13 @@ __all__ = [
     "SpreadDependence",
     "SpreadImportance",
     "dependence",
+    "feature_spans",
     "importance",
     "row_groups",
     "spread_dependence",
     "spread_importance",
+    "spread_of",
+    "weighted_quantile",
 ]
 
 _AT_ONCE = 4096  # rows predicted at once
@@ -212,7 +215,7 @@ def spread_importance(
     x = _encode_rows(estimator, X, repeats)
 
     def log_spread(p: AnyPredictive, copies: int) -> Floats:
-        spread = _spread(p)
+        spread = spread_of(p)
         return np.log(np.maximum(spread, _LEAST)) if isinstance(p, NumberPredictive) else spread
 
     changes = _permute_columns(
@@ -281,7 +284,7 @@ def spread_dependence(estimator: PredictiveEstimator, X: Any, column: str, *, po
     """
 
     def average(p: AnyPredictive, count: int) -> Floats:
-        spread = _spread(p)  # (G * N, T)
+        spread = spread_of(p)  # (G * N, T)
         return cast(Floats, spread.reshape(count, -1, spread.shape[1]).mean(1))
 
     values, averages = _set_column(estimator, X, column, points, average)
@@ -307,7 +310,7 @@ def row_groups(schema: Schema, X: Any, *, parts: int = 4) -> Iterator[tuple[str,
         If the table does not match the schema.
     """
     x = encode(schema, X)
-    for column, (name, span) in zip(schema.columns, _feature_spans(schema), strict=True):
+    for column, (name, span) in zip(schema.columns, feature_spans(schema), strict=True):
         if column.kind == "empty":
             continue
         features = x[:, span]
@@ -334,7 +337,7 @@ def row_groups(schema: Schema, X: Any, *, parts: int = 4) -> Iterator[tuple[str,
                 yield name, " to ".join(ends), inside
 
 
-def _feature_spans(schema: Schema) -> list[tuple[str, slice]]:
+def feature_spans(schema: Schema) -> list[tuple[str, slice]]:
     """Return the name of each column with the slice of its encoded features."""
     stops = np.cumsum([len(column.features) for column in schema.columns])
     return [
@@ -377,7 +380,7 @@ def _permute_columns(
     """
     before = measure(estimator.predict_encoded(x, fold=fold), 1)
     random = np.random.default_rng(fold_in(random_state, "shuffle"))
-    spans = [span for _, span in _feature_spans(estimator.schema_)]
+    spans = [span for _, span in feature_spans(estimator.schema_)]
     changes = np.zeros((len(spans), len(x)))
     columns_at_once = max(1, _AT_ONCE // len(x))
     for _ in range(repeats):
@@ -397,14 +400,14 @@ def _permute_columns(
 
 def _sort_columns(schema: Schema, values: Floats) -> tuple[tuple[str, ...], Floats, Floats]:
     """Return the names of the columns, the means of their values (C, N) in descending order, and standard errors."""
-    names = [name for name, _ in _feature_spans(schema)]
+    names = [name for name, _ in feature_spans(schema)]
     mean = values.mean(1)
     error = values.std(1, ddof=1) / np.sqrt(values.shape[1])
     descending = np.argsort(-mean, kind="stable")
     return tuple(names[i] for i in descending), mean[descending], error[descending]
 
 
-def _spread(p: AnyPredictive) -> Floats:
+def spread_of(p: AnyPredictive) -> Floats:
     """Return the standard deviations of numbers, or the entropies of classes, (N, T)."""
     values = p.std if isinstance(p, NumberPredictive) else p.entropy()
     return cast(Floats, values.numpy().reshape(len(p), -1))
@@ -421,7 +424,7 @@ def _set_column(
 
     The function `average` has the predictions of all rows at some of the points, and the number of these points.
     """
-    spans = dict(_feature_spans(estimator.schema_))
+    spans = dict(feature_spans(estimator.schema_))
     if column not in spans:
         raise DataError(f"there is no column {column!r}; the columns are {', '.join(map(repr, spans))}")
     if points < 1 or not len(X):
@@ -473,12 +476,12 @@ def _average_predictions(p: AnyPredictive, points: int, level: float) -> tuple[F
     weight = weight / weight.sum()
     return (
         np.einsum("s,sgk->gk", weight, of_networks),
-        _quantile(of_networks, weight, 0.5 - level / 2),
-        _quantile(of_networks, weight, 0.5 + level / 2),
+        weighted_quantile(of_networks, weight, 0.5 - level / 2),
+        weighted_quantile(of_networks, weight, 0.5 + level / 2),
     )
 
 
-def _quantile(values: Floats, weight: Floats, p: float) -> Floats:
+def weighted_quantile(values: Floats, weight: Floats, p: float) -> Floats:
     """Return the quantiles of weighted values (S, ...) along the first axis."""
     flat = values.reshape(len(values), -1)
     order = flat.argsort(0)

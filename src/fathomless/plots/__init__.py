@@ -10,7 +10,7 @@ shapes that do not match, and numbers that are not finite. This folder may impor
 from fathomless.plots.calibration import confusion, coverage, pit_histogram, reliability
 from fathomless.plots.canvas import GRID, INK, figure, svg
 from fathomless.plots.distributions import predictive
-from fathomless.plots.effects import dependence, importance
+from fathomless.plots.effects import contributions, dependence, importance
 from fathomless.plots.learning import learning_curves
 from fathomless.plots.predictions import (
     functions,
@@ -27,6 +27,7 @@ __all__ = [
     "GRID",
     "INK",
     "confusion",
+    "contributions",
     "coverage",
     "dependence",
     "figure",

@@ -1,4 +1,4 @@
-"""Plots of the effects of columns on predictions: permutation importance and partial dependence."""
+"""Plots of the effects of columns: permutation importance, partial dependence, contributions to one prediction."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, dates,
 from fathomless.plots.validation import check_shapes, floats
 from fathomless.system.errors import DataError
 
-__all__ = ["dependence", "importance"]
+__all__ = ["contributions", "dependence", "importance"]
 
 _MOST = 12  # largest number of columns in a plot
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -56,6 +56,70 @@ def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike
     ax = start(ax, "Permutation importance", "nats per row, ± two standard errors", "column")
     ax.barh(place, np.maximum(value, 0.0), color=GREEN, height=0.62)
     ax.errorbar(value, place, xerr=width, fmt="none", color=INK, ecolor=INK, elinewidth=0.9, capsize=2.0)
+    ax.set_yticks(place, names, parse_math=False)
+    ax.grid(visible=False, axis="y")
+    return ax
+
+
+def contributions(
+    columns: Sequence[str],
+    values: npt.ArrayLike,
+    lower: npt.ArrayLike | None = None,
+    upper: npt.ArrayLike | None = None,
+    *,
+    target: str = "prediction",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the contributions of columns to one prediction: the twelve largest, or eleven and the sum of the others.
+
+    Parameters
+    ----------
+    columns : sequence of str, length C
+        Names of the columns, which may contain their values in the row.
+    values : array_like, shape (C,)
+        Contributions, in units of the prediction.
+    lower, upper : array_like, shape (C,), optional
+        Bounds of their intervals. The sum of the others has none.
+    target : str
+        Name of the predicted quantity.
+    ax : Axes, optional
+        Axes to draw on; a new figure by default.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    DataError
+        If names and numbers have different lengths.
+
+    Examples
+    --------
+    .. plot::
+
+        >>> from fathomless import plots
+        >>> names = ["rooms = 7", "age = 80", "street = north"]
+        >>> ax = plots.contributions(names, [3.1, -1.2, 0.1], [2.5, -1.9, -0.2], [3.6, -0.7, 0.3], target="price")
+    """
+    value = floats("values", values)
+    low, high = (value if bound is None else floats("bounds", bound) for bound in (lower, upper))
+    check_shapes(values=value, lower=low, upper=high)
+    if len(columns) != len(value):
+        raise DataError(f"{len(columns)} columns and {len(value)} numbers were given; they must agree")
+    order = np.argsort(-np.abs(value), kind="stable")
+    shown = order if len(order) <= _MOST else order[: _MOST - 1]
+    names = [shorten(columns[i], 24) for i in shown]
+    size, ends = value[shown], np.abs(np.stack([low[shown] - value[shown], high[shown] - value[shown]]))
+    if len(shown) < len(order):
+        names.append(f"{len(order) - len(shown)} others")
+        size, ends = np.append(size, value[order[len(shown) :]].sum()), np.pad(ends, ((0, 0), (0, 1)))
+    place = np.arange(len(names))[::-1]
+    ax = start(ax, "Contributions to a prediction", f"change of {shorten(target)}", "column")
+    ax.barh(place, size, color=[BLUE if v >= 0.0 else RUST for v in size], height=0.62)
+    if lower is not None or upper is not None:
+        ax.errorbar(size, place, xerr=ends, fmt="none", color=INK, ecolor=INK, elinewidth=0.9, capsize=2.0)
+    ax.axvline(0.0, color=INK, linewidth=0.8)
     ax.set_yticks(place, names, parse_math=False)
     ax.grid(visible=False, axis="y")
     return ax

@@ -188,8 +188,8 @@ def _explain_parser(names: Any, run: Command) -> None:
         names,
         "explain",
         run,
-        "compute permutation importance and partial dependence",
-        "RUN DATA [--of spread] [--column NAME] [--json]",
+        "compute importance, partial dependence, or contributions to single predictions",
+        "RUN DATA [--row N] [--of spread] [--json]",
     )
     _run_argument(parser)
     _data_arguments(parser)
@@ -207,6 +207,15 @@ def _explain_parser(names: Any, run: Command) -> None:
         default=[],
         metavar="NAME",
         help="column for partial dependence; may be repeated (default: the three most important)",
+    )
+    parser.add_argument(
+        "--row",
+        action="append",
+        type=_rows,
+        default=[],
+        metavar="N",
+        help="row of DATA, counted from 1, whose prediction or spread is divided among the columns, in comparison with "
+        "the other rows; may be repeated; needs no targets",
     )
     parser.add_argument(
         "--rows", type=_rows, default=1000, metavar="N", help="maximum number of rows of DATA to use (default: 1000)"

@@ -1,4 +1,4 @@
-"""Command ``explain``: permutation importance and partial dependence of a run, for its scores or for the spread."""
+"""Command ``explain``: importance and partial dependence of scores or the spread, contributions to predictions."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ from fathomless.app.commands.printing import note, show, show_json
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
+    from fathomless.estimators.contributions import Contributions
     from fathomless.estimators.importance import Dependence, SpreadDependence
 
 __all__ = ["explain"]
@@ -16,9 +17,11 @@ _DEPENDENCE = 3  # columns with partial dependence by default
 
 
 def explain(given: argparse.Namespace) -> int:
-    """Compute permutation importance and partial dependence, of scores or of the spread of predictions."""
-    known = read_rows(given, labelled=given.of == "score")
+    """Compute importance and partial dependence, of scores or of the spread of predictions; or contributions."""
+    known = read_rows(given, labelled=given.of == "score" and not given.row)
     known.show_notes()
+    if given.row:
+        return _explain_rows(given, known)
     if given.of == "score" and is_training_file(given.data, known.manifest):
         note(
             f"{given.data} is the training file, whose rows the networks have seen: importances are too large. Use "
@@ -35,11 +38,9 @@ def _choose_rows(given: argparse.Namespace, known: KnownRows) -> tuple[Any, Any]
     from fathomless.app.commands.columns import check_columns
     from fathomless.data.censoring import is_known, read_bounds
     from fathomless.data.frames import take
-    from fathomless.estimators.base import PredictiveEstimator
 
     X, y = known.X, known.y
-    if not isinstance(known.estimator, PredictiveEstimator):
-        raise DataError(f"{given.folder} is a density, which predicts no target; explain needs a run with a target")
+    _refuse_density(given, known)
     if y is not None and known.censored is not None:
         exact = np.flatnonzero(is_known(read_bounds(y, known.censored)))
         note(f"using the {len(exact):,} of {len(X):,} rows whose target is not censored")
@@ -49,6 +50,109 @@ def _choose_rows(given: argparse.Namespace, known: KnownRows) -> tuple[Any, Any]
     if len(rows) < len(X):
         note(f"using {len(rows):,} of {len(X):,} rows, evenly spaced (--rows changes that)")
     return take(X, rows), None if y is None else y[rows]
+
+
+def _refuse_density(given: argparse.Namespace, known: KnownRows) -> None:
+    """Raise an error for runs without a target."""
+    from fathomless.estimators.base import PredictiveEstimator
+
+    if not isinstance(known.estimator, PredictiveEstimator):
+        raise DataError(f"{given.folder} is a density, which predicts no target; explain needs a run with a target")
+
+
+def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
+    """Divide the predictions of single rows, or their spread, among the columns."""
+    import numpy as np
+
+    from fathomless.data.frames import take
+    from fathomless.data.targets import ClassLabels
+    from fathomless.estimators.contributions import contributions
+
+    X, count = known.X, len(known.X)
+    _refuse_density(given, known)
+    if given.column:
+        raise DataError("--column was given with --row, which shows all columns; leave one of them out")
+    if (last := max(given.row)) > count:
+        raise DataError(f"--row {last} was given; {given.data} has {count:,} rows, counted from 1")
+    chosen = np.array(given.row) - 1
+    others = np.setdiff1d(np.arange(count), chosen)
+    if not len(others):
+        raise DataError(f"{given.data} has no other rows to compare with; add rows, such as those of the training file")
+    evenly = np.unique(np.linspace(0, len(others) - 1, min(len(others), given.rows)).round().astype(np.int64))
+    of = "prediction" if given.of == "score" else "spread"
+    target = known.estimator.target_
+    found = contributions(known.estimator, take(X, chosen), take(X, others[evenly]), of=of, random_state=given.seed)
+    classes = isinstance(target, ClassLabels)
+    if of == "prediction":
+        names = [str(label) for label in target.labels] if classes else list(known.manifest.targets)
+    else:
+        names = ["entropy"] if classes else [f"standard deviation of {name}" for name in known.manifest.targets]
+    values = [[_cell(X, column, int(i)) for column in found.columns] for i in chosen]
+    if given.json:
+        show_json(rows=[_row_of(found, i, row, values[i], names) for i, row in enumerate(given.row)])
+        return 0
+    for i, row in enumerate(given.row):
+        shown = [int(found.prediction[i].argmax())] if classes and of == "prediction" else range(len(names))
+        for k in shown:
+            name = f"probability of {names[k]}" if classes and of == "prediction" else names[k]
+            _show_contributions(found, i, k, f"Row {row}: {name}", values[i])
+    return 0
+
+
+def _cell(X: Any, column: str, row: int) -> Any:
+    """Return the value of a column in a row as a number, text or truth value; None if it is missing."""
+    import datetime
+
+    import numpy as np
+
+    # the columns of a fit to an array are x0, x1, ...
+    value = X[row, int(column.removeprefix("x"))].item() if isinstance(X, np.ndarray) else X[column][row].as_py()
+    if isinstance(value, float) and value != value:
+        return None
+    return value.isoformat().removesuffix("T00:00:00") if isinstance(value, datetime.date) else value
+
+
+def _row_of(found: "Contributions", i: int, row: int, values: list[Any], names: list[str]) -> dict[str, Any]:
+    """Return the contributions to the predictions of a row as JSON."""
+    bounds = {} if found.lower is None or found.upper is None else {"lower": found.lower, "upper": found.upper}
+    return {
+        "row": row,
+        "of": names,
+        "average": found.base[i].tolist(),
+        "prediction": found.prediction[i].tolist(),
+        "level": found.level if bounds else None,
+        "contributions": [
+            {
+                "column": column,
+                "value": values[c],
+                "contribution": found.values[i, c].tolist(),
+                "error": found.error[i, c].tolist(),
+                **{name: bound[i, c].tolist() for name, bound in bounds.items()},
+            }
+            for c, column in enumerate(found.columns)
+        ],
+    }
+
+
+def _show_contributions(found: "Contributions", i: int, k: int, title: str, values: list[Any]) -> None:
+    """Print the contributions to the quantity k of the row i, the largest first."""
+    from fathomless.plots.page import number
+
+    show(
+        f"{title} {number(float(found.prediction[i, k]))}; average of the other rows {number(float(found.base[i, k]))}"
+    )
+    intervals = found.lower is not None and found.upper is not None
+    more = f", with {100 * found.level:.0f} % intervals over the networks" if intervals else ""
+    show(f"Contributions ± error of the random walks{more}\n")
+    cells = ["missing" if value is None else str(value) for value in values]
+    wide, cell = max(map(len, found.columns)), max(map(len, cells))
+    for c in abs(found.values[i, :, k]).argsort()[::-1]:
+        interval = ""
+        if found.lower is not None and found.upper is not None:
+            interval = "  " + " to ".join(number(float(bound[i, c, k])) for bound in (found.lower, found.upper))
+        value, error = (number(float(part[i, c, k])) for part in (found.values, found.error))
+        show(f"  {found.columns[c]:<{wide}}  {cells[c]:>{cell}}  {value:>9} ± {error:<7}{interval}")
+    show("")
 
 
 def _explain_score(given: argparse.Namespace, known: KnownRows, X: Any, y: Any) -> int:

@@ -90,7 +90,7 @@ def to_numpy(column: "pa.ChunkedArray") -> npt.NDArray[Any]:
         kind = f"datetime64[{type_.unit}]"
         column = pc.cast(column, pa.int64())
     elif types.is_integer(type_) or types.is_float32(type_) or types.is_float64(type_):
-        kind = str(np.dtype(type_.to_pandas_dtype()))
+        kind = {"float": "float32", "double": "float64"}.get(str(type_), str(type_))  # to_pandas_dtype imports pandas
     else:
         return np.asarray(column.to_numpy())
     size = np.dtype(kind).itemsize

@@ -509,7 +509,7 @@ def _encode_cycles(days: Floats, missing: Bools) -> Floats:
     whole = np.floor(np.where(missing, 0.0, days)).astype(np.int64)
     date = whole.astype("datetime64[D]")
     year = date.astype("datetime64[Y]")
-    start, end = year.astype("datetime64[D]"), (year + 1).astype("datetime64[D]")
+    start, end = year.astype("datetime64[D]"), (year + np.timedelta64(1, "Y")).astype("datetime64[D]")
     yearly = 2 * np.pi * ((date - start) / (end - start))
     weekly = 2 * np.pi / 7 * ((whole + 3) % 7)  # 1970-01-01 was a Thursday; the week starts on Monday
     waves = np.column_stack([np.sin(yearly), np.cos(yearly), np.sin(weekly), np.cos(weekly)])

@@ -465,7 +465,7 @@ def _decode_value(column: Column, encoded: float) -> float | str:
     if column.kind == "boolean":
         return "true" if encoded > 0 else "false"
     value = encoded * column.scale + column.center
-    return str(np.datetime64("1970-01-01") + round(value)) if column.kind == "date" else float(f"{value:.12g}")
+    return str(np.datetime64(round(value), "D")) if column.kind == "date" else float(f"{value:.12g}")
 
 
 def _average_predictions(p: AnyPredictive, points: int, level: float) -> tuple[Floats, Floats, Floats]:

@@ -99,7 +99,7 @@ def to_numpy(column: "pa.ChunkedArray") -> npt.NDArray[Any]:
     values = np.concatenate(parts) if parts else np.zeros(0, kind)
     if column.null_count:
         values = values.astype(np.float64) if values.dtype.kind in "iu" else values
-        values[to_numpy(column.is_null())] = np.nan if values.dtype.kind == "f" else np.datetime64("NaT")
+        values[to_numpy(column.is_null())] = np.nan if values.dtype.kind == "f" else np.datetime64("NaT", type_.unit)
     return values
 
 

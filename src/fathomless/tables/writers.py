@@ -1,12 +1,12 @@
 """Writing of table files: CSV, tab-separated text, Parquet, Feather, JSON lines and Excel; files appear complete."""
 
 import contextlib
-import gzip
 import io
 import json
 import math
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from decimal import Decimal
@@ -190,9 +190,19 @@ def _write_json_lines(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]"
 
 @contextlib.contextmanager
 def _compress(lines: Callable[[IO[bytes]], Any], file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
-    # without name and time in the gzip header, equal tables give equal bytes
-    with _close_after(gzip.GzipFile("", "wb", 6, file, mtime=0)) as packed, lines(packed) as put:
-        yield put
+    # the gzip header has no name and no time, so that equal tables give equal bytes; unlike a GzipFile, a compressor
+    # does not write to a full disk again when it is deleted
+    packed, pieces = zlib.compressobj(6, zlib.DEFLATED, zlib.MAX_WBITS | 16), io.BytesIO()
+    with lines(pieces) as put:
+
+        def put_packed(table: "pa.Table") -> None:
+            put(table)
+            file.write(packed.compress(pieces.getvalue()))
+            pieces.seek(0)
+            pieces.truncate()
+
+        yield put_packed
+    file.write(packed.flush())
 
 
 @contextlib.contextmanager

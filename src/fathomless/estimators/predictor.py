@@ -343,7 +343,7 @@ class Predictor:
         DataError
             If rows of the fit have folds of other rows.
         """
-        if fold is None or self.rows is None or self.fold is None:
+        if fold is None or self.rows is None or self.fold is None or self.fold.shape[1] != self.rows.count:
             return x
         given = np.asarray(unmask(fold))[:, part].astype(np.int64)
         hashes = hash_rows(select_plain(self.schema, x))

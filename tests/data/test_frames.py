@@ -209,6 +209,14 @@ def test_other_values_of_constant_columns_are_ignored_with_one_warning(missing):
             assert found[0, 0] == first[0]
     free = encode(schema.unlimited_constants, later)
     assert (free[1] != first).sum() >= 4  # the date has cycles, too
+    town = fit_schema(pl.DataFrame({"town": ["Rome", "Rome", *(gap or ["Rome"])]}))
+    assert through_json(town) == town
+    with pytest.warns(DataWarning, match=r"'town' has categories .*'Oslo'. They are ignored, since the column had one"):
+        assert encode(town, pl.DataFrame({"town": ["Oslo", "Rome"]}))[:, 0].tolist() == [1.0, 1.0]
+    assert encode(replace(town, unseen="ignore").unlimited_constants, pl.DataFrame({"town": ["Oslo"]}))[0, 0] == 0.0
+    with contextlib.nullcontext() if missing else pytest.warns(DataWarning, match="They are ignored, since the column"):
+        found = encode(town, pl.DataFrame({"town": [None, "Rome"]}))
+    assert found[:, 0].tolist() == [0.0 if missing else 1.0, 1.0]
     array = np.array([[1.0, 5.0], [2.0, 5.0]])
     with pytest.warns(DataWarning, match=r"column 'x1' was constant .* such as 7\.0, in 1 of 2 rows"):
         assert encode(fit_schema(array), array + np.array([[0.0, 2.0], [0.0, 0.0]])).tolist() == [

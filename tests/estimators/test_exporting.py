@@ -116,6 +116,36 @@ def test_a_module_encodes_every_kind_of_column(missing: str, unseen: str) -> Non
             np.testing.assert_allclose(module(torch.from_numpy(gap))["mean"], estimator.predict(without), rtol=1e-5)
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("unseen", ["ignore", "error"])
+def test_other_values_of_constant_columns_are_treated_as_by_the_estimator(gaps: bool, unseen: str) -> None:
+    n = 60
+    day = pd.Timestamp("2024-03-05")
+    rows = {"size": 5.0, "new": True, "day": day, "town": "Rome"}
+    X = pd.DataFrame({"x": np.linspace(-1.0, 1.0, n), **{name: [value] * n for name, value in rows.items()}})
+    X = X.astype({"new": object})
+    if gaps:
+        for i, name in enumerate(rows):
+            X.loc[i, name] = None
+    estimator = MeanFieldNetworkRegressor(missing="impute", unseen=unseen, **QUICK).fit(X, X["x"] ** 2)
+    module = estimator.to_module()
+    same(module, estimator, X)
+    other = {"size": 1e9, "new": False, "day": day + pd.Timedelta(days=100), "town": "Oslo"}
+    expected = estimator.predict(X[8:9])
+    for name, value in other.items():
+        changed = X[8:9].astype({name: object}).assign(**{name: [value]}).astype({name: X[name].dtype})
+        found = module(torch.from_numpy(estimator.to_numbers(changed)))["mean"]
+        if unseen == "error":
+            assert bool(torch.isnan(found).all()), name
+            with pytest.raises(DataError, match=name):
+                estimator.predict(changed)
+        else:
+            same(module, estimator, changed)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        without = X[8:9].astype({name: object}).assign(**{name: [None]}).astype({name: X[name].dtype})
+        same(module, estimator, without)
+
+
 def test_rare_and_unseen_categories_go_where_the_estimator_puts_them() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"street": [f"s{int(k)}" for k in rng.geometric(0.08, 300)], "size": rng.normal(size=300)})

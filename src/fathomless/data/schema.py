@@ -92,7 +92,8 @@ class Column:
         True if values were missing in training; the column then has an additional feature "NAME is missing".
     limits : (float, float), optional
         Range to which values are clipped: of numbers and dates, if the column had outliers in training; twice the
-        value of a column that was constant, so that other values, about which nothing was learned, have no effect.
+        value of a column that was constant, so that other values, about which nothing was learned, have no effect. For
+        a column with one category they are (1, 1), those of its feature.
     bins : Bins, optional
         Further features of a column of numbers; see :mod:`fathomless.data.bins`.
     zoned : bool, optional
@@ -300,8 +301,12 @@ def _check_column(column: Column) -> None:
     plain = len(limits) == 2 and all(type(v) is float and math.isfinite(v) for v in limits)
     if (
         not (plain and limits[0] <= limits[1])
-        or (column.limits is not None and column.kind not in ("numeric", "date", "boolean"))
         or (column.kind == "boolean" and column.limits not in (None, (-1.0, -1.0), (1.0, 1.0)))
+        or (
+            column.kind == "category"
+            and column.limits not in ((None, (1.0, 1.0)) if len(column.levels) == 1 else (None,))
+        )
+        or (column.kind == "empty" and column.limits is not None)
         or (column.bins is not None and (column.kind != "numeric" or not column.bins.is_valid()))
         or column.kind not in _KINDS
         or not all(map(math.isfinite, numbers))
@@ -375,7 +380,9 @@ def fit_column(
     if max_levels < 2:
         raise DataError(f"max_levels is {max_levels}; it must be at least 2")
     if cells.kind == "category":
-        return _fit_category(name, cells, weight, max_levels, least_weight)
+        column = _fit_category(name, cells, weight, max_levels, least_weight)
+        alone = standardize and limit and len(column.levels) == 1 and not column.other
+        return replace(column, limits=(1.0, 1.0)) if alone else column
     return _fit_number(name, cells, weight, standardize, limit, bins)
 
 
@@ -543,13 +550,22 @@ def _encode_category(column: Column, cells: Cells, out: Floats, unseen: str) -> 
         levels = list(dict.fromkeys(values[i] for i in np.flatnonzero(new)))
         warnings.warn(
             f"column {column.name!r} has categories that are not in the training data, in {int(new.sum()):,} of "
-            f"{len(new):,} rows: {some(sorted(levels, key=str))}. They are encoded as none of the known categories. "
+            f"{len(new):,} rows: {some(sorted(levels, key=str))}. They are {_describe_new(column)}. "
             "unseen='error' refuses such rows, and unseen='ignore' accepts them without a warning",
             DataWarning,
             stacklevel=2,
         )
     rows = np.flatnonzero(codes >= 0)
     out[rows, codes[rows]] = 1.0
+    if column.constant:
+        out[:, 0] = ~cells.missing if column.gaps else True
+
+
+def _describe_new(column: Column) -> str:
+    """Return the encoding of categories that were not in the training data, for a message."""
+    return (
+        "ignored, since the column had one category" if column.constant else "encoded as none of the known categories"
+    )
 
 
 def _number_levels(column: Column, values: Sequence[Any]) -> npt.NDArray[np.int64]:
@@ -595,7 +611,7 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
     if column.kind == "empty":
         return
     if cells.missing.any() and not column.gaps and missing == "warn":
-        filled = "encoded as none of the known categories" if column.kind == "category" else "replaced by the mean"
+        filled = _describe_new(column) if column.kind == "category" else "replaced by the mean"
         warnings.warn(
             f"column {column.name!r} has missing values in {int(cells.missing.sum()):,} of {len(out):,} rows, but had "
             f"none in the training data. They are {filled}, and predictions do not contain their uncertainty. "
@@ -617,8 +633,8 @@ def find_unknown_effects(column: Column, cells: Cells) -> Bools:
     """Return the rows with a value of a column without values in training, or another value of a constant column."""
     if column.kind == "empty":
         return ~cells.missing
-    if not column.constant or cells.kind != column.kind:
-        return np.zeros(len(cells.missing), dtype=np.bool_)
+    if not column.constant or cells.kind != column.kind or column.kind == "category":
+        return np.zeros(len(cells.missing), dtype=np.bool_)  # new categories have messages of their own
     values = cast(Floats, cells.values)
     other: Bools = values != column.clip(values)
     return other & ~cells.missing

@@ -285,6 +285,9 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     other = (values < 0.0) | (values >= most)
     truth = ((kind == _MISSING) & gap) | ((kind == _LEVEL) & (level < most) & (values == level))
     truth = truth | ((kind == _LEVEL) & (level == most) & other)
+    alone = torch.tensor([schema.columns[place].constant for place in source]) & (kind == _LEVEL)
+    gaps = torch.tensor([schema.columns[place].gaps for place in source])
+    truth = truth | (alone & ~(gap & gaps))  # a single category
     features = torch.where(kind == _NUMBER, number, truth.double())
     if any(column.bins is not None for column in schema.columns):
         bounded = _clip(number, -LIMIT, LIMIT)
@@ -309,7 +312,7 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
 
 def _raw_limits(column: Column) -> tuple[float, float]:
     """Return the limits of the numbers that :func:`~fathomless.data.frames.as_numbers` returns for a column."""
-    if column.limits is None:
+    if column.limits is None or column.kind == "category":
         return _UNLIMITED
     low, high = column.limits
     return (0.5 * (low + 1.0), 0.5 * (high + 1.0)) if column.kind == "boolean" else (low, high)

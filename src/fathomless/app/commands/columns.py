@@ -569,8 +569,8 @@ class NewValues:
             listed = self._levels.describe(lambda key: f"{key[0]!r} is {key[1]!r}", numbers=numbers)
             notes.append(
                 f"{count:,} of {self._rows:,} rows {'has a category' if count == 1 else 'have categories'} that the "
-                f"training table does not have: {listed}. They were encoded as none of the known ones. --unseen error "
-                "refuses such rows"
+                f"training table does not have: {listed}. They were encoded as none of the known ones, and ignored if "
+                "only one was known. --unseen error refuses such rows"
             )
         if count := self._changed.rows:
             notes.append(

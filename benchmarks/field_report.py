@@ -182,20 +182,20 @@ def show_differences(field: Field) -> list[str]:
 
 
 def show_best(field: Field) -> list[str]:
-    """Return the method with the largest log-likelihood and the default's distance from it, for each table."""
+    """Return the method that is best beside the default, and the paired difference of the default, for each table."""
     rows, wins = [], Counter[str]()
+    paired = {m: field.differences(m, "log_likelihood") for m in field.methods if m != DEFAULT}
     for table in field.tables:
         means = {m: float(np.mean(v)) for m in field.methods if (v := field.values(table, m, "log_likelihood"))}
         if not means:
             continue
-        best = max(means, key=lambda name: means[name])
-        wins[best] += 1
-        others = {name: value for name, value in means.items() if name != DEFAULT}
-        rival = max(others, key=lambda name: others[name]) if others else "-"
+        apart = {m: float(np.mean(tables[table])) for m, tables in paired.items() if len(tables.get(table, ()))}
+        rival = min(apart, key=lambda name: apart[name]) if apart else "-"
+        wins[DEFAULT if not apart or apart[rival] > 0.0 else rival] += 1
         shown = [f"{means[m]:.3f}" if m in means else "-" for m in (DEFAULT, "boosting", "catboost")]
-        gap = f"{means[DEFAULT] - others[rival]:+.3f}" if DEFAULT in means and others else "-"
+        gap = f"{apart[rival]:+.3f}" if apart else "-"
         splits = len(field.cells.get((table, DEFAULT), {}))
-        rows.append([table, str(splits), *shown, rival, f"{others.get(rival, math.nan):.3f}", gap])
+        rows.append([table, str(splits), *shown, rival, f"{means.get(rival, math.nan):.3f}", gap])
     head = ["table", "splits", "default", "boosting", "catboost", "best other", "its value", "default less it"]
     told = ", ".join(f"{name} {count}" for name, count in wins.most_common())
     return [*lines_of(head, rows), f"largest mean log-likelihood, number of tables: {told}"]

@@ -315,7 +315,7 @@ def read(
     schema, target = before or (task.fit_schema(X, weight, columns, of_rows), task.fit_target(y, weight))
     x = task.encode_rows(schema, X)
     z = task.encode_target(target, y)
-    if before is not None and isinstance(target, TargetScale):
+    if before is not None and isinstance(target, TargetScale) and not _are_bounds(target, z.shape):
         _warn_of_other_scale(z)
     if all(column.bins is None for column in schema.columns):
         default_numbers = None
@@ -329,9 +329,8 @@ def read(
 
 def _warn_of_other_scale(z: Array) -> None:
     """Warn of targets far from mean 0 and standard deviation 1 in the units of an earlier fit, (N,) or (N, T)."""
-    known = np.where(np.isfinite(z), z, np.nan).reshape(len(z), -1)  # censored targets have infinite bounds
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of columns without finite bounds
-        shift, scale = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
+    columns = z.reshape(len(z), -1)
+    shift, scale = columns.mean(axis=0), columns.std(axis=0)
     if (np.abs(shift) > _FAR).any() or (scale > _FAR).any() or ((scale < 1.0 / _FAR) & (scale > 0.0)).any():
         mean, deviation = (some(values.round(2).tolist()) for values in (shift, scale))
         warnings.warn(

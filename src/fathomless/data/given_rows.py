@@ -28,7 +28,7 @@ class GivenRows:
         Number of rows, including those of weight zero.
     digest : str
         Result of :func:`digest_rows` for the rows of positive weight; "" if it is not known.
-    hashes : ndarray of int64, shape (count,), optional
+    hashes : ndarray of int64, shape (N,), optional
         Result of :func:`hash_rows` for each row, and 0 for rows of weight zero.
     """
 
@@ -47,7 +47,7 @@ class GivenRows:
 
         Parameters
         ----------
-        folds : ndarray of int64, shape (R, count)
+        folds : ndarray of int64, shape (R, N)
             Folds of the rows of the fit.
         hashes : ndarray of int64, shape (n,)
             Result of :func:`hash_rows` for other rows.

@@ -72,6 +72,7 @@ __all__ = [
     "read_target",
     "read_vector",
     "select_columns",
+    "space_evenly",
     "split",
     "take",
     "to_readable",
@@ -650,6 +651,17 @@ def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
     if isinstance(native, nw.DataFrame | nw.Series):
         return native[index if isinstance(index, slice) else index.tolist()].to_native()
     return np.asarray(rows)[index]
+
+
+def space_evenly(count: int, most: int) -> npt.NDArray[np.int64]:
+    """Return the ascending indices of at most `most` of `count` rows, evenly spaced, with the first and the last.
+
+    Examples
+    --------
+    >>> space_evenly(9, 3)
+    array([0, 4, 8])
+    """
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def select_columns(schema: Schema, X: Any) -> Any:

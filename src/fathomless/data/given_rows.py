@@ -29,7 +29,7 @@ class GivenRows:
     digest : str
         Result of :func:`digest_rows` for the rows of positive weight; "" if it is not known.
     hashes : ndarray of int64, shape (N,), optional
-        Result of :func:`hash_rows` for each row, and 0 for rows of weight zero.
+        Result of :func:`hash_rows` for each row, and 0 for rows of weight zero; only for fits with folds.
     """
 
     count: int

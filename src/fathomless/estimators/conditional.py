@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.frames import take
+from fathomless.data.frames import space_evenly, take
 from fathomless.data.schema import Schema
 from fathomless.estimators.importance import row_groups
 from fathomless.posterior import metrics
@@ -127,7 +127,7 @@ def coverage_by_group(
         For each target the interval width, the prediction and then the columns, in order of their p-values.
     """
     most = _ROWS if schema is None else min(_ROWS, max(_FEWEST, _CELLS // len(schema.columns)))
-    rows = np.unique(np.linspace(0, len(mean) - 1, min(len(mean), most)).round().astype(np.int64))
+    rows = space_evenly(len(mean), most)
     columns = [] if schema is None else list(_column_groups(schema, take(X, rows)))
     found = list[ConditionalCoverage]()
     for t, target in enumerate(targets[:_TARGETS]):

@@ -319,9 +319,7 @@ def read(
         _warn_of_other_scale(z)
     if all(column.bins is None for column in schema.columns):
         default_numbers = None
-    hashes = np.zeros(rows, dtype=np.int64)
-    hashes[kept] = hash_rows(select_plain(schema, x))
-    given = GivenRows(rows, digest_rows(schema, x, z, of_rows), hashes)
+    given = GivenRows(rows, digest_rows(schema, x, z, of_rows))
     table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, given, default_numbers)
     _warn_few_rows(max(table.count, float(len(x))))
     return table
@@ -386,6 +384,9 @@ def prepare(
         # folds of the rows of the table, which may be fewer or more than the arranged rows
         of_row = np.full((len(folds), table.given.count), -1, dtype=np.int64)
         of_row[:, table.kept] = folds.numpy()[:, rows.place]
+        hashes = np.zeros(table.given.count, dtype=np.int64)
+        hashes[table.kept] = hash_rows(table.plain)
+        common["given"] = replace(table.given, hashes=hashes)
         return Prepared(
             table.schema,
             table.target,

@@ -37,7 +37,7 @@ def _choose_rows(given: argparse.Namespace, known: KnownRows) -> tuple[Any, Any]
 
     from fathomless.app.commands.columns import check_columns
     from fathomless.data.censoring import is_known, read_bounds
-    from fathomless.data.frames import take
+    from fathomless.data.frames import space_evenly, take
 
     X, y = known.X, known.y
     _refuse_density(given, known)
@@ -46,7 +46,7 @@ def _choose_rows(given: argparse.Namespace, known: KnownRows) -> tuple[Any, Any]
         note(f"using the {len(exact):,} of {len(X):,} rows whose target is not censored")
         X, y = take(X, exact), y[exact]
     check_columns([column.name for column in known.estimator.schema_.columns], given.column or ())
-    rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), given.rows)).round().astype(np.int64))
+    rows = space_evenly(len(X), given.rows)
     if len(rows) < len(X):
         note(f"using {len(rows):,} of {len(X):,} rows, evenly spaced (--rows changes that)")
     return take(X, rows), None if y is None else y[rows]
@@ -64,7 +64,7 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     """Divide the predictions of single rows, or their spread, among the columns."""
     import numpy as np
 
-    from fathomless.data.frames import take
+    from fathomless.data.frames import space_evenly, take
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.contributions import contributions
 
@@ -78,16 +78,16 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     others = np.setdiff1d(np.arange(count), chosen)
     if not len(others):
         raise DataError(f"{given.data} has no other rows to compare with; add rows, such as those of the training file")
-    evenly = np.unique(np.linspace(0, len(others) - 1, min(len(others), given.rows)).round().astype(np.int64))
+    others = others[space_evenly(len(others), given.rows)]
     of = "prediction" if given.of == "score" else "spread"
     target = known.estimator.target_
-    found = contributions(known.estimator, take(X, chosen), take(X, others[evenly]), of=of, random_state=given.seed)
+    found = contributions(known.estimator, take(X, chosen), take(X, others), of=of, random_state=given.seed)
     classes = isinstance(target, ClassLabels)
     if of == "prediction":
         names = [str(label) for label in target.labels] if classes else list(known.manifest.targets)
     else:
         names = ["entropy"] if classes else [f"standard deviation of {name}" for name in known.manifest.targets]
-    values = [[_cell(X, column, int(i)) for column in found.columns] for i in chosen]
+    values = [[_cell(X, int(i), place) for place in range(len(found.columns))] for i in chosen]
     if given.json:
         show_json(rows=[_row_of(found, i, row, values[i], names) for i, row in enumerate(given.row)])
         return 0
@@ -99,14 +99,13 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     return 0
 
 
-def _cell(X: Any, column: str, row: int) -> Any:
-    """Return the value of a column in a row as a number, text or truth value; None if it is missing."""
+def _cell(X: Any, row: int, place: int) -> Any:
+    """Return the cell of a row and a column as a number, text or truth value; None if it is missing."""
     import datetime
 
     import numpy as np
 
-    # the columns of a fit to an array are x0, x1, ...
-    value = X[row, int(column.removeprefix("x"))].item() if isinstance(X, np.ndarray) else X[column][row].as_py()
+    value = X[row, place].item() if isinstance(X, np.ndarray) else X.column(place)[row].as_py()
     if isinstance(value, float) and value != value:
         return None
     return value.isoformat().removesuffix("T00:00:00") if isinstance(value, datetime.date) else value

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from fathomless.data.frames import space_evenly
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -240,7 +241,7 @@ def analyse(
         density = predictions.density
         peers = score_peers(estimator, take, rows, training, evaluation, density, weight=weight, seed=seed)
     # Permutation importance predicts all rows several times for each column, so a sample of the rows is used.
-    sampled = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _EXPLAINED)).round().astype(np.int64))
+    sampled = space_evenly(len(rows), _EXPLAINED)
     sampled_X, sampled_y = take(rows[sampled])
     permuted = None
     curves = tuple[Dependence, ...]()

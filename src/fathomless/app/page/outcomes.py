@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from fathomless import plots
+from fathomless.data.frames import space_evenly
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.plots.page import Figure, Group, TextTable, format_count, join_words, number, percent, picture
 
@@ -201,4 +202,4 @@ def _costs(y: npt.NDArray[np.bool_], p: Floats, label: str) -> TextTable:
 def _thin(values: npt.ArrayLike) -> Floats:
     """Keep at most 200 evenly spaced points of a curve, including both ends."""
     array = np.asarray(values, dtype=np.float64)
-    return array[np.unique(np.linspace(0, len(array) - 1, min(len(array), _POINTS)).round().astype(np.int64))]
+    return array[space_evenly(len(array), _POINTS)]

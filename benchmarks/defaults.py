@@ -5,9 +5,9 @@
 One line for each table, split and column is printed and added to a file of JSON lines (--out); ``--summary`` prints the
 table of means from it. Regression: mean log density of test rows in nats, in units of the table, RMSE, and coverage of
 90 % intervals. Classification: mean log probability, accuracy, and expected calibration error. ``worst`` is the
-distance of the worst test row below the median row, in nats. "fast" and "best" are the presets. "boosting" has the
-default options of scikit-learn, and "stopped" is the boosting of ``fathomless compare``, stopped by held-out rows
-(:mod:`fathomless.app.peers`).
+distance of the worst test row below the median row, in nats. "fast" and "best" are the presets, and "minutes=0.1" is
+the default with this time limit. "boosting" has the default options of scikit-learn, and "stopped" is the boosting of
+``fathomless compare``, stopped by held-out rows (:mod:`fathomless.app.peers`).
 ``--seeds 0,1,2,3,4`` fits every split with each of these seeds. ``--agreement`` then prints the differences between
 depths of one split, in units of the reported standard errors, and the difference between the reported score and that of
 single networks on test rows.
@@ -59,6 +59,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "meanfield": ("MeanFieldNetwork", {}),
     "finite2": ("FiniteNetwork", {"depth": 2}),
     "finite4": ("FiniteNetwork", {"depth": 4}),
+    **{f"minutes={value}": ("UnboundedDepth", {"minutes": value}) for value in (0.05, 0.1, 0.25, 0.5, 1.0)},
 }
 
 
@@ -141,7 +142,8 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             found["validation"] = fitted.validation_score_ or math.nan
             if fitted.fold_ is not None:  # single networks on test rows, to compare with the out-of-fold score
                 of = [np.full((len(fitted.fold_), len(yt)), k) for k in range(int(fitted.fold_.max()) + 1)]
-                found["single"] = float(np.mean([fitted.predict_dist(Xt, fold=k).log_prob(yt).mean() for k in of]))
+                x = fitted.predictor_.task.encode_rows(fitted.schema_, Xt)  # may be equal to training rows
+                found["single"] = float(np.mean([fitted.predict_encoded(x, fold=k).log_prob(yt).mean() for k in of]))
             found["depth"] = fitted.structure_.statistics.get("mean_depth", math.nan)
             structure = fitted.fit_diagnostics_.structure
             found["error"] = math.nan if structure is None else structure.mean_error

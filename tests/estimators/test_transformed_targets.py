@@ -19,6 +19,7 @@ from fathomless.app.peers import Peer
 from fathomless.data.targets import TargetScale, fit_target
 from fathomless.estimators import transforms
 from fathomless.estimators.evaluation import evaluate
+from fathomless.inference.runs.limits import TimeLimit
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.likelihoods import Gaussian, cell_of
@@ -66,6 +67,14 @@ def test_a_log_normal_target_is_modelled_by_its_logarithm(prices):
     assert 0.8 < inside[~wide].mean() < 0.98
     mean = np.exp(F + 0.18)[TEST]
     assert np.corrcoef(prices.predict(X[TEST]), mean)[0, 1] > 0.8
+
+
+def test_a_second_fit_needs_half_of_the_time(monkeypatch):
+    monkeypatch.setattr(TimeLimit, "allows", lambda self, seconds: seconds < 0.5 * self.seconds)
+    with pytest.warns(ConvergenceWarning, match="minutes=5000 left out a second fit, to the logarithm of the target"):
+        plain = UnboundedDepthRegressor(**QUICK, minutes=5e3).fit(X[TRAIN], Y[TRAIN])
+    assert plain.fit_diagnostics_.transform is None
+    assert not isinstance(plain.predict_dist(X[TEST]), TransformedPredictive)
 
 
 def test_scores_and_conformal_intervals_are_in_units_of_the_target(prices):

@@ -17,11 +17,12 @@ from fathomless.estimators import strategies, trials
 from fathomless.estimators.trials import Attempt, RowScores, choose, describe, join_folds, shorten
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.report import page
+from fathomless.inference.runs.limits import TimeLimit
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import Trial
-from fathomless.system.errors import PausedError
+from fathomless.system.errors import ConvergenceWarning, PausedError
 
 SHORT: dict[str, Any] = {
     **{"epochs": 600, "width": 16, "cv": 3, "random_state": 0, "recalibrate": False},
@@ -73,6 +74,30 @@ def assert_same_networks(one: Any, other: Any) -> None:
     for a, b in zip(list_members(one.model_), list_members(other.model_), strict=True):
         values = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
         assert all(name == name_b and torch.equal(value, value_b) for (name, value), (name_b, value_b) in values)
+
+
+def test_trials_that_do_not_fit_into_the_time_are_left_out(
+    fitted: UnboundedDepthRegressor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimeLimit, "allows", lambda self, seconds: seconds == 0.0)  # the first one alone
+    estimator = UnboundedDepthRegressor(**SHORT, minutes=1e4)
+    with pytest.warns(ConvergenceWarning, match=r"minutes=10000 left out short trainings that compare options; more"):
+        estimator.fit(*planted(240, 12))
+    assert len(fitted.trials_) > 2
+    assert [(trial["options"], trial["chosen"]) for trial in estimator.trials_] == [(OPTIONS[0], True)]
+    assert estimator.n_iter_ > 100
+
+
+def test_a_trial_that_is_too_slow_is_stopped_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "_TRIALS", 1e-9)
+    seen: list[int] = []
+    estimator = UnboundedDepthRegressor(**SHORT, minutes=1e4, callbacks=[lambda run: seen.append(run.epoch)])
+    with pytest.warns(ConvergenceWarning, match="left out short trainings that compare options; more"):
+        estimator.fit(*planted(240, 12))
+    assert len(estimator.trials_) == 0
+    assert seen[-1] == estimator.n_iter_ > 100
+    same = UnboundedDepthRegressor(**{**SHORT, "weight_prior": 1.0}).fit(*planted(240, 12))
+    assert_same_networks(estimator, same)
 
 
 # ---- the comparison

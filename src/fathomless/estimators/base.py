@@ -4,7 +4,7 @@ An estimator prepares a table and passes it to a strategy, from :mod:`fathomless
 :mod:`fathomless.estimators.markov_chains`. Tasks are in :mod:`fathomless.estimators.tasks`.
 """
 
-import html
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +31,7 @@ from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.conformal import score_rows
 from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
+from fathomless.estimators.display import add_summary
 from fathomless.estimators.encoding import BinsDefault, ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.hurdle import leave_out_atoms, require_other_values
 from fathomless.estimators.networks import Networks
@@ -63,6 +64,7 @@ from fathomless.estimators.transforms import try_transform
 from fathomless.estimators.values import Splitter
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
+from fathomless.inference.runs.limits import TimeLimit
 from fathomless.inference.runs.run import Fitted, add_prefix
 from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.conformal import ConformalScores
@@ -257,12 +259,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _strategy(self, prepared: Prepared) -> Strategy:
         """Return the inference strategy for the options."""
 
-    def _infer(self, prepared: Prepared, session: Session | None = None) -> tuple[Prepared, Fitted]:
+    def _infer(self, prepared: Prepared, session: Session) -> tuple[Prepared, Fitted]:
         """Compute the posterior with the strategy and the second stage; return also the table with its encoding."""
         problem = self._problem()
         check_second_stage(problem.task, prepared)
         others = leave_out_atoms(prepared)
-        fitted = self._strategy(others).infer(problem, others, session or self._session())
+        fitted = self._strategy(others).infer(problem, others, session)
         return add_second_stage(fitted, others, prepared, problem)
 
     def _problem(self) -> Problem:
@@ -378,7 +380,6 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
                 f"class_weight={task.class_weight!r} was given, but rows of a stream have equal weights; leave it out, "
                 "and set class_cost for unequal costs of misclassification"
             )
-        seed = self._seed()
         before = self._encodings()
         first = source.take(np.zeros(1, dtype=np.int64))[0]
         encodings = before or streams.learn(
@@ -397,7 +398,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             plan.share,
             task=task,
             encodings=encodings,
-            seed=seed,
+            seed=self._seed(),
             dtype=self.model_.dtype if self._is_continued() else choose_dtype(self.precision, source.rows),
             device=self._device(),
             digest="" if self._checkpoint().folder is None else source.digest(),
@@ -455,10 +456,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             name_errors(type(self).__name__),
             memory.explain_out_of_memory(_MEMORY_REMEDY),
         ):
+            begun = time.monotonic()
             prepared = prepare()
-            table, fitted = (infer or self._infer)(prepared)
+            session = self._session(begun)
+            table, fitted = self._infer(prepared, session) if infer is None else infer(prepared)
             if prepare_again is not None and not self._is_continued():
-                table, fitted = self._try_transform(prepared, table, fitted, prepare_again)
+                table, fitted = self._try_transform(prepared, table, fitted, prepare_again, session)
             self._store(table, fitted)
         # after the state is stored: if warnings are errors, the estimator is fitted nevertheless
         for text in fitted.warnings:
@@ -466,7 +469,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def _try_transform(
-        self, prepared: Prepared, table: Prepared, fitted: Fitted, prepare_again: Callable[[Prepared], Prepared]
+        self,
+        prepared: Prepared,
+        table: Prepared,
+        fitted: Fitted,
+        prepare_again: Callable[[Prepared], Prepared],
+        session: Session,
     ) -> tuple[Prepared, Fitted]:
         """Fit a transformed target too, if the rows suggest it, and return the better table and fit."""
         refused = self._list_uncensored()
@@ -474,16 +482,15 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             return table, fitted
 
         def fit_again(target: TargetScale) -> tuple[Prepared, Fitted]:
-            again = prepare_again(replace(prepared, target=target))
-            return self._infer(again, self._session().subsession("transformed"))
+            return self._infer(prepare_again(replace(prepared, target=target)), session.subsession("transformed"))
 
         split_by = self._split_by
-        chosen = try_transform(table, fitted, self._task(), fit_again, bounds=not refused)
+        chosen = try_transform(table, fitted, self._task(), fit_again, bounds=not refused, limit=session.limit)
         if chosen[0] is table:
             self._split_by = split_by
         return chosen
 
-    def _session(self) -> Session:
+    def _session(self, begun: float | None = None) -> Session:
         """Return the callbacks, checkpoint and display of a fit."""
         checkpoint = self._checkpoint()
         return Session(
@@ -493,6 +500,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             lasting=self._fit_options() if checkpoint.folder is not None else {},
             verbose=self.verbose,
             shown=self.shown,
+            limit=TimeLimit.of(vars(self).get("minutes"), begun),
         )
 
     def _check_same_options(self) -> None:
@@ -515,8 +523,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return {name: of_network.get(name, choice_name(option, given[name])) for name, option in declared.items()}
 
     def _fit_options(self) -> dict[str, Any]:
-        """Return the options that the result of a fit depends on, as plain JSON."""
-        return {name: value for name, value in self._options().items() if name not in RUN_OPTIONS}
+        """Return the options that a checkpoint depends on, as plain JSON."""
+        return {name: value for name, value in self._options().items() if name not in (*RUN_OPTIONS, "minutes")}
 
     def _store(self, prepared: Prepared, fitted: Fitted) -> None:
         """Set the attributes of the fitted state."""
@@ -567,21 +575,14 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _scores_mass(self) -> bool:
         """Return True if scores are log probabilities of points of a lattice."""
-        cells = isinstance(self.target_, TargetScale) and self.target_.cells
-        return cells or cell_of(self.likelihood_) is not None
+        return (isinstance(self.target_, TargetScale) and self.target_.cells) or cell_of(self.likelihood_) is not None
 
     def _html_repr(self) -> str:
         """Return scikit-learn's display, followed by a summary of the fit, as HTML."""
         display = str(super()._html_repr())
         if "model_" not in vars(self):
             return display
-        lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
-        if self.validation_score_ is not None:
-            score = f"{self.validation_score_:.4g} nats per row"
-            kind = "mass" if self._scores_mass() else "density"
-            lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive {kind})")
-        text = "<br>".join(map(html.escape, lines))
-        return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
+        return add_summary(display, self.structure_, self.validation_score_, mass=self._scores_mass())
 
     @property
     def weighing_(self) -> dict[str, Any]:
@@ -796,5 +797,4 @@ def require_fitted(estimator: Estimator) -> None:
     check_is_fitted(estimator, "model_")
 
 
-#: Remedy in the error of a fit that runs out of memory.
 _MEMORY_REMEDY = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"

@@ -75,7 +75,7 @@ class Incremental(VariationalEstimator, ABC):
         only in the network, and a part with another distribution shifts it. Pass parts in random order, several times
         if possible, or use :meth:`fit_stream`. No rows are held out: there is no score, no choice of an epoch, and no
         calibration of noise and temperature. `epochs`, `optimizer`, the delay of `structure_from`, `patience`,
-        `validation_fraction` and `checkpoint` only affect :meth:`fit`.
+        `validation_fraction`, `minutes` and `checkpoint` only affect :meth:`fit`.
         """
         return self._fit(
             partial(self._prepare_part, X, y, sample_weight, classes), partial(self._pass, total_rows=total_rows)

@@ -125,6 +125,11 @@ class VariationalOptions:
     calibrate : bool
         Fit the scale of the noise to the held-out rows after training, or a factor of the scale if the network predicts
         it.
+    minutes : float, optional
+        Time limit of the fit in minutes. Trials that compare options are left out, and the planned epochs are reduced,
+        so that the fit ends within this time, with a warning. It has at least two epochs, and its second stage, for
+        which a tenth of the time is kept, is not shortened: a limit that is too short for both is exceeded. A
+        shortened fit depends on the speed of the machine, not only on the seed. Not for ``weights="hmc"``.
     callbacks : sequence of callables, optional
         Functions called with the :class:`~fathomless.inference.runs.run.Run` after every row of the history, which is
         after the first epoch in every eight steps or so.
@@ -141,6 +146,7 @@ class VariationalOptions:
     validation_fraction: "float | str" = option("auto", "real", "auto")
     n_restarts: "int | Restarts" = option(1, "whole", least=1, most=10_000, values={"restarts": Restarts})
     calibrate: bool = option(True, "flag")
+    minutes: "float | None" = option(None, "real", None)
     callbacks: "Sequence[Callable[[Run], None]] | None" = option(None, "object")
     warm_start: bool = option(False, "object")
 

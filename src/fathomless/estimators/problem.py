@@ -15,6 +15,7 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.inference.out_of_fold.heads import check_heads, replace_heads_by_means
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.driver import State
+from fathomless.inference.runs.limits import Pace, TimeLimit
 from fathomless.posterior.capabilities import SelectsInputs
 from fathomless.posterior.likelihoods import Likelihood, without_cells
 from fathomless.posterior.model import Model
@@ -23,7 +24,9 @@ from fathomless.system.errors import DataError
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["Problem", "Session"]
+__all__ = ["TRAINING", "Problem", "Session"]
+
+TRAINING = 0.9  #: share of the time limit for training; the rest is for the laws that are fitted afterwards
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Session:
         Level of output.
     shown : mapping of str to str
         Columns of the history in the display, with their labels.
+    limit : TimeLimit, optional
+        Time limit of the fit.
     """
 
     callbacks: Sequence[Callable[[Any], None]] = ()
@@ -104,6 +109,7 @@ class Session:
     lasting: Mapping[str, Any] = field(default_factory=dict)
     verbose: int = 0
     shown: Mapping[str, str] = field(default_factory=dict)
+    limit: TimeLimit | None = None
 
     def subsession(self, folder: str, **lasting: Any) -> "Session":
         """Return the session of a part of the fit, with a subfolder for checkpoints and additional options."""
@@ -114,7 +120,9 @@ class Session:
         self, table: Prepared, fingerprint: Callable[[], str]
     ) -> tuple[list[Callable[[Any], None]], State | None]:
         """Return the callbacks of a run, including its checkpoint, and the state to resume from."""
-        return open_checkpoint(self.callbacks, self.checkpoint, self.seconds, fingerprint, table.device, table.resumed)
+        pace = [] if self.limit is None else [Pace(self.limit.part(TRAINING))]
+        callbacks: list[Callable[[Any], None]] = [*pace, *self.callbacks]
+        return open_checkpoint(callbacks, self.checkpoint, self.seconds, fingerprint, table.device, table.resumed)
 
     def display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:
         """Return the display of a run, with the unit of its progress."""

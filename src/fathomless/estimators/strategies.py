@@ -7,6 +7,7 @@ A strategy may contain another one. Steps after an inference are functions ``(fi
 import itertools
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from fathomless.estimators.trials import STRUCTURES, Attempt, RowScores, choose,
 from fathomless.estimators.values import Restarts
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, crossfit, fold_indices, predict_held_out
 from fathomless.inference.out_of_fold.search import Law, StructureSearch
+from fathomless.inference.runs.limits import Pace
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.restarts import fit_restarts
 from fathomless.inference.variational.svi import fit
@@ -50,6 +52,7 @@ __all__ = ["SVI", "CrossFit", "SearchOptions", "Step", "Strategy", "Then", "Trai
 _PATIENCE = 30  # validation scores without improvement before early stopping
 _STEPS = 4000  # approximate number of training steps if the number of epochs is automatic
 _STEPS_OF_TEN = 2000  # the same for more than five networks trained together
+_TRIALS = 0.4  # share of the time limit for trials
 
 #: Step after an inference.
 Step = Callable[[Fitted, Prepared], Fitted]
@@ -169,6 +172,7 @@ class SVI:
             fitted = replace(fit(*starts[0], table.train, table.valid, **settings), resumable=resumable)
         else:
             fitted = fit_restarts(starts, cast(Rows, table.train), table.valid, self.restarts.keep, **settings)
+        fitted = _name_limit(fitted, session)
         if problem.head == "point":
             return fitted
         return fit_heads_in_sample(fitted, problem.head, table, calibrate=self.plan.calibrate)
@@ -241,13 +245,14 @@ class CrossFit:
             fits = self._cross_fit_candidates(problem, table, session)
             fitted = combine(fits, self.candidates, table.folds[0], **settings)
             return self._shrink_noise(fitted, table.with_numbers())
-        trials, used = self._compare_trials(problem, table, session)
+        trials, used, complete = self._compare_trials(problem, table, session)
         chosen = choose_options(trials)
         if chosen:
             problem = replace(problem, networks=problem.networks._copy_with(chosen))
             session = _with_features(replace(session, lasting={**session.lasting, **chosen}), used)
         table = table.with_numbers(chosen.get("numbers"))
         fitted, seen, search = self.train_networks(problem, table, session, used)
+        fitted = _name_limit(fitted, session, complete=complete)
         if trials:
             fitted = replace(fitted, diagnostics=replace(cast(CrossFitDiagnostics, fitted.diagnostics), trials=trials))
         of_row = None
@@ -257,11 +262,11 @@ class CrossFit:
 
     def _compare_trials(
         self, problem: Problem, table: Prepared, session: Session
-    ) -> tuple[tuple[Trial, ...], Tensor | None]:
+    ) -> tuple[tuple[Trial, ...], Tensor | None, bool]:
         """Compare the options of the trials by short trainings on the same folds, without callbacks and display.
 
         The first trials have all columns. Further ones eliminate columns. If this has a gain, the other options are
-        compared on the columns that remain, too.
+        compared on the columns that remain, too. Trials that would exceed their share of a time limit are left out.
 
         Returns
         -------
@@ -269,32 +274,38 @@ class CrossFit:
             Empty if there is nothing to compare.
         used : Tensor of bool, shape (networks of the fit, D), optional
             Features that each network uses, if the chosen trial has selected columns.
+        complete : bool
+            False if the time limit left out trials.
         """
         if len(self.search.trials) < 2 or self.by_bound or not self.search.free or table.folds is None:
-            return (), None
+            return (), None, True
         assert isinstance(table.train, Rows)
         inside, outside = fold_indices(join_folds(table.folds[:1]))
         longest = max(len(rows) for rows in inside)
         training = shorten(self.svi.plan.training(table.train.count, longest, len(inside)), longest)
         if training is None:
-            return (), None
+            return (), None, True
         number = itertools.count()
+        timing = _Timing(session)
 
         def train(options: Mapping[str, Any], kept: Tensor | None = None) -> Attempt:
             """Train the networks of a trial with the given options, and with the columns of a mask."""
+            folder = f"trial-{next(number)}"
+            if not timing.allows_another():
+                return Attempt(options, None)
             encoded = table.with_numbers(options.get("numbers"))
             used = None if kept is None else kept[:, number_columns(encoded.schema)]
-            part = _with_features(replace(session, callbacks=(), verbose=0), used)
-            part = part.subsession(f"trial-{next(number)}", **options)
+            part = _with_features(replace(session, callbacks=timing.callbacks(), verbose=0, limit=None), used)
+            part = part.subsession(folder, **options)
             tried = replace(problem, networks=problem.networks._copy_with(options))
             scores, networks = self._train_trial(tried, encoded, part, training, (inside, outside), used)
-            return Attempt(options, scores, networks, kept)
+            return Attempt(options, scores, networks, kept) if timing.end() else Attempt(options, None)
 
         found: list[Attempt] = []
         for options in self.search.trials:
             found.append(train(options))
             if found[0].scores is None:
-                return (), None
+                return (), None, timing.complete
         best = choose(found, table.group)
         starts = [found[i] for i in self.search.eliminates if found[i].scores is not None]
         # heads with a posterior are fitted to all features
@@ -310,9 +321,9 @@ class CrossFit:
                 best = choose([best, choose([fewer, *others], table.group)], table.group)
         trials = describe(found, best, table.group)
         if best.kept is None:
-            return trials, None
+            return trials, None, timing.complete
         column = number_columns(table.with_numbers(best.options.get("numbers")).schema)
-        return trials, spread(best.kept[:, column], int(table.folds.max()) + 1)
+        return trials, spread(best.kept[:, column], int(table.folds.max()) + 1), timing.complete
 
     def _train_trial(
         self,
@@ -365,12 +376,15 @@ class CrossFit:
         for i, options in enumerate(self.candidates):
             candidate = replace(problem, networks=problem.networks._copy_with({**options, "candidates": None}))
             part = session.subsession(f"kind-{i}", **options, candidates=None)
+            if session.limit is not None:  # equal shares of the remaining time
+                part = replace(part, limit=session.limit.part(1.0 / (len(self.candidates) - i)))
             # the first candidate has the seed of a fit without candidates, and the same networks
             seed = fold_in(table.seed, "kind", i) if i else table.seed
             folded = replace(table, folds=table.folds[:repeats], seed=seed).with_numbers(options.get("numbers"))
             _add_inputs(candidate.start(folded, seed)[0], folded, whole)  # an error now is better than after training
             fitted, seen, _ = self.train_networks(candidate, folded, part)
             _add_inputs(fitted.model, folded, whole)
+            fitted = _name_limit(fitted, session)
             fits.append((replace(fitted, diverged=tuple(networks + k for k in fitted.diverged)), seen))
             networks += repeats * (int(table.folds.max()) + 1)
         return fits
@@ -465,6 +479,49 @@ class Then:
         for step in self.steps:
             fitted = step(fitted, table)
         return fitted
+
+
+class _Timing:
+    """Time of the trials of a fit with a time limit; nothing is limited without one."""
+
+    def __init__(self, session: Session) -> None:
+        self.limit = None if session.limit is None else session.limit.part(_TRIALS)
+        self.longest = 0.0  # seconds of the longest trial so far
+        self.complete = True
+        self._pace: Pace | None = None
+        self._begun = 0.0
+
+    def allows_another(self) -> bool:
+        """Return True if a trial as long as the longest one ends in time; the next trial begins now."""
+        self._begun = time.monotonic()
+        self.complete = self.complete and (self.limit is None or self.limit.allows(self.longest))
+        return self.complete
+
+    def callbacks(self) -> tuple[Pace, ...]:
+        """Return the callbacks of the next trial, which stop it if it is too slow; the first one leaves half the time.
+
+        A single trial has nothing to be compared with.
+        """
+        share = 1.0 if self.longest else 0.5
+        self._pace = None if self.limit is None else Pace(self.limit.part(share), stops=True)
+        return () if self._pace is None else (self._pace,)
+
+    def end(self) -> bool:
+        """Record the end of a trial; return True if it was not stopped."""
+        self.longest = max(self.longest, time.monotonic() - self._begun)
+        self.complete = self.complete and (self._pace is None or not self._pace.exceeded)
+        return self.complete
+
+
+def _name_limit(fitted: Fitted, session: Session, *, complete: bool = True) -> Fitted:
+    """Add a warning to a fit if a time limit shortened its training, or if the trials are not complete."""
+    effects = [] if complete else ["left out short trainings that compare options"]
+    if fitted.planned is not None:
+        effects.append(f"reduced the planned epochs from {fitted.planned} to {fitted.n_iter}")
+    if not effects or session.limit is None:
+        return fitted
+    text = f"minutes={session.limit.minutes:g} {' and '.join(effects)}; more minutes may give better predictions"
+    return replace(fitted, warnings=(*fitted.warnings, text))
 
 
 def _add_inputs(model: Model, table: Prepared, whole: Prepared) -> None:

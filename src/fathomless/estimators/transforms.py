@@ -12,6 +12,7 @@ from fathomless.data.targets import Target, TargetScale
 from fathomless.estimators.encoding import NumberTask, Task
 from fathomless.estimators.preparation import Prepared
 from fathomless.inference.out_of_fold.transforms import propose_transform
+from fathomless.inference.runs.limits import TimeLimit
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.fit_diagnostics import TransformFit
 from fathomless.posterior.likelihoods import cell_of
@@ -38,6 +39,7 @@ def try_transform(
     fit_again: Callable[[TargetScale], tuple[Prepared, Fitted]],
     *,
     bounds: bool,
+    limit: TimeLimit | None = None,
 ) -> tuple[Prepared, Fitted]:
     """Fit a transformed target too, if the rows suggest it, and return the fit with the higher out-of-fold score.
 
@@ -57,6 +59,8 @@ def try_transform(
         Function that fits another encoding of the target, and returns its table and the fit.
     bounds : bool
         True if the inference allows targets that are intervals.
+    limit : TimeLimit, optional
+        Time limit, with less than half of which there is no second fit.
     """
     target = table.target
     if not isinstance(task, NumberTask) or not task.is_recalibrated or not isinstance(target, TargetScale):
@@ -73,6 +77,9 @@ def try_transform(
     if proposed is None:
         return table, fitted
     other_target, record = proposed
+    if limit is not None and not limit.allows(0.5 * limit.seconds):
+        text = f"minutes={limit.minutes:g} left out a second fit, to the logarithm of the target, which may be better"
+        return table, replace(fitted, warnings=(*fitted.warnings, text))
     try:
         other_table, other = fit_again(other_target)
     except DivergenceError as error:

@@ -224,7 +224,8 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     Parameters
     ----------
     estimators : sequence of VariationalEstimator
-        Estimators of one class. Their callbacks and checkpoints are ignored, and logarithms of targets are not tried.
+        Estimators of one class. Their callbacks, checkpoints and time limits are ignored, and logarithms of targets are
+        not tried.
     tables : sequence of (X, y)
         Table of each estimator.
 

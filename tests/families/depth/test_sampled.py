@@ -191,6 +191,11 @@ def test_doubt_grows_off_the_data(regression) -> None:
     assert 0.0 < near < far < farther
 
 
+def test_a_time_limit_is_refused() -> None:
+    with pytest.raises(DataError, match=r"minutes=2 was given with weights='hmc'.*set weights__sweeps instead"):
+        UnboundedDepthRegressor(weights="hmc", minutes=2.0).fit(X, Y)
+
+
 def test_relevance_of_trained_networks_is_refused() -> None:
     with pytest.raises(DataError, match="weights='hmc'"):
         UnboundedDepthRegressor(epochs=1, cv=1).fit(X, Y).relevance()

@@ -123,7 +123,7 @@ class Hamiltonian:
                 f"weights='hmc' was given with last_layer={problem.head!r}; sampled heads already have a posterior: "
                 "leave out last_layer"
             )
-        self._refuse_long(table)
+        self._refuse_long(table, session)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
         likelihood, factor = _drop_factor(fitted)
         members = list_members(fitted.model)
@@ -209,8 +209,13 @@ class Hamiltonian:
         """Return the floating-point type of the sampled weights."""
         return torch.float64 if self.double else torch.float32
 
-    def _refuse_long(self, table: Prepared) -> None:
-        """Refuse a run of more than an hour, by timing a few gradients before any training."""
+    def _refuse_long(self, table: Prepared, session: Session) -> None:
+        """Refuse a time limit, and a run of more than an hour, by timing a few gradients before any training."""
+        if session.limit is not None:
+            raise DataError(
+                f"minutes={session.limit.minutes:g} was given with weights='hmc', whose time depends on the number of "
+                "sweeps; set weights__sweeps instead"
+            )
         rows = cast(Rows, table.train)
         options = self.options
         with building(table.seed):

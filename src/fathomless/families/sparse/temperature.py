@@ -39,6 +39,7 @@ from fathomless.inference.out_of_fold.noise import (
 )
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.limits import Pace
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.svi import fit
@@ -60,6 +61,7 @@ _FEW = 60  # number of rows below which none are held out
 _SHARE = 0.2  # share of the rows held out to compare the candidates
 _PARTS = 5  # parts of the held-out rows for the cross-fitting of the noise
 _EVALUATIONS = 20  # evaluations during the training of a candidate
+_TIME = 0.5  # share of the time limit for the candidates
 
 _PLACE = "temperature"  # subfolder of the candidates in a checkpoint
 
@@ -283,9 +285,12 @@ class AtChosenTemperature:
         seed = fold_in(table.seed, "training")
         progress = session.display()
         if self.alone:  # user-defined networks may not support batched training
+            count = len(starts)
             return tuple(
-                _train_one(*one_start, rows, valid, one_training, seed, progress)
-                for one_start, one_training in zip(starts, trainings, strict=True)
+                _train_one(
+                    *one_start, rows, valid, one_training, seed, progress, _limit_training(session, _TIME / (count - i))
+                )
+                for i, (one_start, one_training) in enumerate(zip(starts, trainings, strict=True))
             )
 
         def fingerprint() -> str:
@@ -295,7 +300,13 @@ class AtChosenTemperature:
 
         folder = None if session.checkpoint is None else Path(session.checkpoint) / _PLACE
         callbacks, resume = open_checkpoint(
-            (), folder, session.seconds, fingerprint, rows.x.device, table.resumed, replace=True
+            _limit_training(session, _TIME),
+            folder,
+            session.seconds,
+            fingerprint,
+            rows.x.device,
+            table.resumed,
+            replace=True,
         )
         models, likelihoods = zip(*starts, strict=True)
         return fit_batched(
@@ -309,6 +320,11 @@ class AtChosenTemperature:
             progress=progress,
             resume=resume,
         )
+
+
+def _limit_training(session: Session, share: float) -> list[Pace]:
+    """Return the callback of a training that may take a share of the remaining time; none without a limit."""
+    return [] if session.limit is None else [Pace(session.limit.part(share))]
 
 
 def _fallback(table: Prepared) -> Choice | None:
@@ -349,10 +365,11 @@ def _train_one(
     training: Training,
     seed: int,
     progress: Progress,
+    callbacks: Sequence[Pace],
 ) -> Fitted:
     """Train one candidate; a failed training is returned with its error message."""
     try:
-        return fit(model, likelihood, rows, valid, training=training, seed=seed, progress=progress)
+        return fit(model, likelihood, rows, valid, training=training, seed=seed, callbacks=callbacks, progress=progress)
     except DivergenceError as error:
         return Fitted(model, likelihood, [], 0, None, seed, training=training, error=str(error))
 

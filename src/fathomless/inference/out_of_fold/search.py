@@ -58,6 +58,7 @@ _STATE = {
     "low": "low_since",
     "began": "first_score",
     "reached": "previous_best",
+    "focus": "focus",
 }
 _WIDER, _WIDEST = 2.0 ** (1 / 3), 16.0  # ratio of successive factors by which noise is widened, and their limit
 
@@ -313,6 +314,22 @@ class StructureSearch:
         """Number of epochs of the whole training, by the present plan."""
         return self.explored + max(1, round(self.focus * self.planned))
 
+    def shorten(self, epochs: int, epoch: int) -> None:
+        """Reduce the epochs of the whole training, with the same share for exploring.
+
+        At least one more epoch of exploring, and one of the focus phase, remain.
+
+        Parameters
+        ----------
+        epochs : int
+            Number of epochs of the whole training.
+        epoch : int
+            Present epoch.
+        """
+        if not self.focusing:
+            self.explored = min(self.explored, max(epoch + 1, round(self.explored / self.epochs * epochs)))
+        self.focus = max(1, epochs - self.explored) / self.planned
+
     def begin(self, model: ListedStructure) -> None:
         """Give all structures of the first support the same mass."""
         self._set_uniform(model, self.first, only=True)
@@ -457,7 +474,7 @@ class StructureSearch:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`to_json` returned."""
         for key, name in _STATE.items():
-            setattr(self, name, state[key])
+            setattr(self, name, state.get(key, getattr(self, name)))
         self.q = {int(number): mass for number, mass in state["q"].items()}
 
     def _lengthen(self) -> bool:

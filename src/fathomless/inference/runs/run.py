@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from fathomless.data.rows import Rows, Stream
 from fathomless.data.stacked_rows import StackedRows
 from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch
 from fathomless.inference.runs.distributed import Ranks, ranks
-from fathomless.inference.runs.driver import ResumableRun
+from fathomless.inference.runs.limits import Planned
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, rebuild
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
@@ -124,6 +124,8 @@ class Fitted:
         Options of the training, if there was one.
     stopped : bool
         True if it ended before the last planned epoch, by early stopping or a callback.
+    planned : int, optional
+        Number of epochs that were planned before a time limit reduced it.
     error : str
         Reason for which one of several trainings was abandoned: the epoch at which its bound was not finite.
     log_densities : LogDensities, optional
@@ -157,6 +159,7 @@ class Fitted:
     seed: int
     training: Training | None = None
     stopped: bool = False
+    planned: int | None = None
     error: str = ""
     log_densities: LogDensities | None = field(default=None, repr=False)
     diverged: tuple[int, ...] = ()
@@ -169,7 +172,7 @@ class Fitted:
     warnings: tuple[str, ...] = ()
 
 
-class Run(ResumableRun):
+class Run(Planned):
     """State of a training between two epochs: everything that is needed to continue it.
 
     Attributes
@@ -193,6 +196,8 @@ class Run(ResumableRun):
         Processes of this training.
     divided : bool
         True if each process trains other networks, and False if all train the same one.
+    planned : int, optional
+        Number of epochs that were planned before :meth:`shorten` reduced it.
     stop : bool
         Set it to end the training after this epoch.
     pause : bool
@@ -224,6 +229,7 @@ class Run(ResumableRun):
         self.terms: tuple[str, ...] = ()
         self.tempered: frozenset[str] = frozenset()
         self.stop = self.pause = False
+        self.planned: int | None = None
         self.order = as_generator(fold_in(seed, "order"))
         rank = ("rank", self.ranks.rank) if divided and self.ranks.rank else ()  # other networks, so other draws
         self.noise = as_generator(fold_in(seed, "noise", *rank), device=model.device)
@@ -235,12 +241,20 @@ class Run(ResumableRun):
     def result(self) -> Fitted:
         """Return the result of the training so far."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
-        return Fitted(*done, training=self.training, stopped=self.stop)
+        return Fitted(*done, training=self.training, stopped=self.stop, planned=self.planned)
 
     @property
     def epochs(self) -> int:
         """Number of epochs of the whole training, by the present plan."""
         return self.training.epochs if self.search is None else self.search.epochs
+
+    def shorten(self, epochs: int) -> None:
+        """Reduce the planned epochs, also those of the schedule, to a number, or to the next possible one."""
+        self.planned = self.planned or self.epochs
+        if self.search is None:
+            self.training = replace(self.training, epochs=max(epochs, self.epoch))
+        else:
+            self.search.shorten(epochs, self.epoch)
 
     @property
     def evaluates(self) -> bool:
@@ -297,6 +311,7 @@ class Run(ResumableRun):
             "best": self.best.to_json(),
             **({} if self.search is None else {"looks": self.search.to_json(), "stop": self.stop}),
             **({"processes": self.ranks.count} if self.divided else {}),
+            **({} if self.planned is None else {"planned": self.planned, "epochs": self.epochs}),
         }
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -326,6 +341,9 @@ class Run(ResumableRun):
         self.best = Best.from_json(meta["best"], under("best", tensors))
         self.epoch = meta["epoch"]
         self.step = meta["step"]
+        self.planned = meta.get("planned")
+        if self.search is None and self.planned is not None:
+            self.training = replace(self.training, epochs=meta["epochs"])
         if self.search is None and self.epoch > self.epochs:
             raise DataError(
                 f"epochs={self.epochs} was given, and the checkpoint has {self.epoch} epochs; give at least as many"

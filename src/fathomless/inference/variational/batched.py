@@ -24,7 +24,8 @@ from torch.func import functional_call, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.runs.distributed import ranks
-from fathomless.inference.runs.driver import ResumableRun, State, drive
+from fathomless.inference.runs.driver import State, drive
+from fathomless.inference.runs.limits import Planned
 from fathomless.inference.runs.run import (
     Best,
     Fitted,
@@ -73,6 +74,8 @@ class BatchedRun:
         Number of epochs done.
     stop : bool
         True if it has stopped early.
+    planned : int, optional
+        Number of epochs that were planned before a time limit reduced it.
     error : str
         Reason for which it was abandoned, if its bound was no longer finite. The other members continue.
     """
@@ -85,12 +88,13 @@ class BatchedRun:
     best: Best = field(default_factory=Best)
     epoch: int = 0
     stop: bool = False
+    planned: int | None = None
     error: str = ""
 
     def result(self) -> Fitted:
         """Return the result of the training so far."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
-        return Fitted(*done, training=self.training, stopped=self.stop, error=self.error)
+        return Fitted(*done, training=self.training, stopped=self.stop, planned=self.planned, error=self.error)
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return all parameters by their names in the evaluated pair of model and likelihood."""
@@ -100,7 +104,7 @@ class BatchedRun:
         }
 
 
-class BatchedRuns(ResumableRun):
+class BatchedRuns(Planned):
     """State of a batched training between two epochs.
 
     Attributes
@@ -135,6 +139,12 @@ class BatchedRuns(ResumableRun):
     def epochs(self) -> int:
         """Number of planned epochs."""
         return self.training.epochs
+
+    def shorten(self, epochs: int) -> None:
+        """Reduce the planned epochs, also those of the schedule, to a number, or to the epochs done."""
+        for member in self.members:
+            member.planned = member.planned or self.epochs
+        self.training = replace(self.training, epochs=max(epochs, self.epoch))
 
     @property
     def evaluates(self) -> bool:
@@ -253,7 +263,9 @@ class BatchedRuns(ResumableRun):
             }
             for m in self.members
         ]
-        return {"epoch": self.epoch, "step": self.step, "history": self.history, "members": members}
+        planned = self.members[0].planned
+        shorter = {} if planned is None else {"planned": planned, "epochs": self.epochs}
+        return {"epoch": self.epoch, "step": self.step, "history": self.history, "members": members, **shorter}
 
     @torch.no_grad()
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -261,12 +273,15 @@ class BatchedRuns(ResumableRun):
         self.epoch = meta["epoch"]
         self.step = meta["step"]
         self.history = list(meta["history"])
+        if "planned" in meta:
+            self.training = replace(self.training, epochs=meta["epochs"])
         for i, (member, saved) in enumerate(zip(self.members, meta["members"], strict=True)):
             rebuild(member.model, saved["layout"])
             member.history = list(saved["history"])
             member.epoch = saved["epoch"]
             member.stop = saved["stop"]
             member.error = saved["error"]
+            member.planned = meta.get("planned")
             member.best = Best.from_json(saved["best"], under(f"best/{i}", tensors))
             self.orders[i].set_state(tensors[f"order/{i}"].cpu())
             for name, value in under(f"done/{i}", tensors).items():

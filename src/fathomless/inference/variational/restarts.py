@@ -91,6 +91,7 @@ def fit_restarts(
         seed,
         training=training,
         stopped=all(member.stopped for member in members),
+        planned=members[0].planned,
     )
 
 

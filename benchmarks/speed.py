@@ -7,7 +7,7 @@
     python benchmarks/speed.py sizes         300, 3,000 and 30,000 rows, and 10, 100 and 500 columns, with the defaults
     python benchmarks/speed.py threads       3,000 rows with the defaults on 1, 2, 4, ... threads: seconds of the clock
     python benchmarks/speed.py predict       a million rows in chunks: rows per second and peak memory
-    python benchmarks/speed.py row           one row with a fitted default: milliseconds
+    python benchmarks/speed.py row           one row with a fitted default, and exported to ONNX: milliseconds
     python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains, relative to a pass through stacked modules
     python benchmarks/speed.py candidates    40 networks of a weight manifold, one at a time relative to one batch
 
@@ -16,14 +16,19 @@ Ratios are medians over interleaved repetitions, on one thread; times are CPU se
 """
 
 import argparse
+import importlib.util
 import itertools
 import os
 import platform
 import resource
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -239,8 +244,27 @@ def row() -> None:
     ):
         model = make(random_state=0).fit(X, y if name == "classes" else y + 0.1 * X[:, 3])
         call = getattr(model, method)
-        times = [clock(lambda call=call: call(X[:1])) * 1e3 for _ in range(220)][20:]  # type: ignore[misc]
-        print(f"  {name}, {method:<14} median {statistics.median(times):5.2f}, largest {max(times):5.2f}")
+        calls: dict[str, Callable[[], Any]] = {method: partial(call, X[:1])}
+        if importlib.util.find_spec("onnxruntime"):
+            calls["ONNX Runtime"] = exported(model, X[:1])
+        for label, one in calls.items():
+            times = [clock(one) * 1e3 for _ in range(220)][20:]
+            print(
+                f"  {name}, {label:<14} smallest {min(times):5.2f}, median {statistics.median(times):5.2f}, "
+                f"largest {max(times):5.2f}"
+            )
+
+
+def exported(model: Any, rows: np.ndarray) -> Callable[[], Any]:
+    """Return a call of the exported model, on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = model.export(Path(folder) / "model.onnx").path
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, {"x": rows})
 
 
 def predict() -> None:

@@ -16,7 +16,9 @@ from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.app import cli
 from fathomless.data.frames import encode
 from fathomless.families.registry import families, load
+from fathomless.families.sparse.paths import active_paths
 from fathomless.families.sparse.plain import load_sparse
+from fathomless.families.sparse.report import page
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.system.errors import ConvergenceWarning, DataError
 from quick_fits import checked
@@ -127,6 +129,50 @@ def test_inputs_are_seen_by_every_layer_of_a_skip_network() -> None:
     fitted = SparseBayesRegressor(architecture="skip", **QUICK).fit(X, y)
     assert [p.shape[1] for p in fitted.inclusion_probability_.values()] == [7, 15, 15]
     assert fitted.to_sparse().report.inputs
+
+
+def test_columns_enter_the_layers_of_a_skip_network() -> None:
+    X, y = table(80)
+    fitted = SparseBayesRegressor(architecture="skip", **QUICK).fit(X, y)
+    entries, used = fitted.feature_entries(), fitted.feature_relevance()
+    assert list(entries) == list(used) == list(X.columns)
+    for name, probability in entries.items():
+        assert probability.shape == (3,)
+        assert probability.max() <= used[name] <= min(1.0, probability.sum() + 1e-9)
+    plain = SparseBayesRegressor(**QUICK).fit(X, y)
+    for name, probability in plain.feature_entries().items():
+        assert probability.tolist() == [plain.feature_relevance()[name], 0.0, 0.0]
+    table_of_columns = next(group for group in page(fitted).groups if group.table and "Column" in group.table.head)
+    assert table_of_columns.table.head == ("Column", "Kept", "Probability", "Layer 1", "Layer 2", "Layer 3")
+
+
+LONG = {"architecture": "skip", "width": 8, "temperature": 1.0, "epochs": 2000, "random_state": 0}
+
+
+def test_the_median_model_of_a_linear_truth_is_linear() -> None:
+    """No hidden layer keeps a weight, which is no reason for a warning about a constant."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3))
+    y = X @ [2.0, -1.0, 0.0] + 0.3 * rng.standard_normal(300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = SparseBayesRegressor(**LONG).fit(X, y)
+    paths = active_paths(fitted.model_)
+    assert [int(layer.active.sum()) for layer in paths.layers] == [0, 0, 2]
+    assert fitted.selected_features_ == ["x0", "x1"]
+    entries = np.array(list(fitted.feature_entries().values()))  # (columns, layers)
+    assert entries[:2, 2].min() > 0.95
+    assert entries[:, :2].max() < 0.5 > entries[2].max()
+
+
+def test_a_column_whose_effect_is_not_linear_enters_a_hidden_layer() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 4))
+    y = 2.0 * X[:, 0] - X[:, 1] + np.abs(2.0 * X[:, 2]) + 0.2 * rng.standard_normal(600)
+    entries = np.array(list(SparseBayesRegressor(**LONG).fit(X, y).feature_entries().values()))
+    assert entries[:2, 2].min() > 0.95
+    assert entries[2, :2].max() > 0.95 > 0.5 > entries[2, 2]
+    assert entries[3].max() < 0.5
 
 
 def test_a_network_of_one_s_own() -> None:

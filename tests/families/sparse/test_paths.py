@@ -100,6 +100,7 @@ def test_a_skip_network_may_be_linear():
     network = InputSkip(2, [2], 1, nn.ReLU())
     paths = active_paths(masked(network, [[1, 1], [1, 1]], [[0, 0, 0, 1]]))
     assert paths.inputs.tolist() == [False, True]
+    assert paths.entries.tolist() == [[False, False], [False, True]]
     assert paths.layers[0].active.sum() == 0
     assert paths.active_density == 1 / 8
     assert paths.density == 5 / 8
@@ -161,6 +162,7 @@ def test_paths_of_a_skip_network_are_those_of_the_enumeration(inputs, widths, de
     active, used = enumerated(masks, inputs, skip=True)
     assert all(torch.equal(layer.active, mask) for layer, mask in zip(paths.layers, active, strict=True))
     assert paths.inputs.tolist() == used
+    assert torch.equal(paths.entries, torch.stack([mask[:, -inputs:].any(0) for mask in active]))
 
 
 @settings(max_examples=60)

@@ -20,7 +20,7 @@ from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
 from fathomless.families.sparse.options import candidate_temperatures
-from fathomless.families.sparse.paths import active_paths, draw_used_inputs
+from fathomless.families.sparse.paths import active_paths, draw_entries
 from fathomless.families.sparse.temperature import AtChosenTemperature, Choice
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.training import adam_travel
@@ -53,7 +53,7 @@ class Unconverged:
             return
         members = cast(list[SparseNetwork], list_members(fitted.model))
         empty = [row.layer for member in members for row in inclusion_table(member) if row.kept == 0]
-        if empty:
+        if empty and any(_is_constant(member) for member in members):
             diagnostics = fitted.diagnostics
             choice = diagnostics.choice if isinstance(diagnostics, SparseDiagnostics) else None
             remedy = "lower temperature, raise prior_inclusion, or use a narrower network"
@@ -75,6 +75,14 @@ class Unconverged:
                 "reach 0: the number of weights kept depends on the length of the training. Raise epochs (now "
                 f"{t.epochs}) or structure_rate (now {t.structure_rate:.2g})"
             )
+
+
+def _is_constant(member: SparseNetwork) -> bool:
+    """Return True unless an input has a path to an output in the median probability model."""
+    try:
+        return not bool(active_paths(member.network).inputs.any())
+    except DataError:  # not a chain of layers
+        return True
 
 
 class _SparseBayes(SparseNetworks, OneNetwork, ABC):
@@ -163,12 +171,36 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
         DataError
             If the network is not a chain of layers.
         """
+        used = self._draw_entries(draws).any(1)
+        return {name: float(used[:, features].any(1).double().mean()) for name, features in self._columns().items()}
+
+    def feature_entries(self, draws: int = 200) -> dict[str, Array]:
+        """Return the posterior probability that each column enters each layer on a path to an output, shape (L,).
+
+        With ``architecture="skip"``, a column may enter any layer. One that only enters the last layer has a linear
+        effect on the parameters of the likelihood. In other networks all columns enter the first layer.
+
+        Parameters
+        ----------
+        draws : int
+            Number of structures drawn, as for :meth:`feature_relevance`.
+
+        Raises
+        ------
+        DataError
+            If the network is not a chain of layers.
+        """
+        entries = self._draw_entries(draws)
+        probability = {
+            name: entries[..., of_column].any(2).double().mean(0) for name, of_column in self._columns().items()
+        }
+        return {name: values.cpu().numpy() for name, values in probability.items()}
+
+    def _draw_entries(self, draws: int) -> torch.Tensor:
+        """Draw structures; return the encoded columns that enter each layer, bool (draws, L, D)."""
         members = self._members()
         noise = [as_generator(fold_in(self.seed_, "relevance", i)) for i in range(len(members))]
-        used = torch.cat(
-            [draw_used_inputs(member.network, draws, rng) for member, rng in zip(members, noise, strict=True)]
-        )
-        return {name: float(used[:, features].any(1).double().mean()) for name, features in self._columns().items()}
+        return torch.cat([draw_entries(member.network, draws, rng) for member, rng in zip(members, noise, strict=True)])
 
     def _columns(self) -> dict[str, list[int]]:
         """Return the indices of the encoded features of each column of the table."""

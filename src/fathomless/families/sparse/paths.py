@@ -25,7 +25,16 @@ from fathomless.nn.sparse_layer import LinearMap, SpikeSlab
 from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError
 
-__all__ = ["ActivePaths", "Chain", "LayerPaths", "Link", "active_paths", "draw_used_inputs", "read_chain"]
+__all__ = [
+    "ActivePaths",
+    "Chain",
+    "LayerPaths",
+    "Link",
+    "active_paths",
+    "draw_entries",
+    "draw_used_inputs",
+    "read_chain",
+]
 
 _NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _LAYERS = (SpikeSlab, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -145,12 +154,18 @@ class ActivePaths:
     ----------
     layers : tuple of LayerPaths
         Layers in order.
-    inputs : Tensor of bool, shape (D,)
-        Inputs on an active path: columns of the first layer, or its channels if it is a convolution.
+    entries : Tensor of bool, shape (L, D)
+        Inputs that enter each layer on an active path: columns of the first layer, or its channels if it is a
+        convolution. Layers after the first have entries with skip connections only.
     """
 
     layers: tuple[LayerPaths, ...]
-    inputs: Tensor
+    entries: Tensor
+
+    @property
+    def inputs(self) -> Tensor:
+        """Inputs on an active path, bool, shape (D,)."""
+        return self.entries.any(0)
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -231,9 +246,31 @@ def draw_used_inputs(network: nn.Module, draws: int = 200, generator: torch.Gene
     DataError
         If the network is not such a chain.
     """
+    return draw_entries(network, draws, generator).any(1)
+
+
+@torch.no_grad()
+def draw_entries(network: nn.Module, draws: int = 200, generator: torch.Generator | None = None) -> Tensor:
+    """Draw structures from the posterior; return a mask of the inputs that enter each layer on an active path.
+
+    Parameters
+    ----------
+    network, draws, generator
+        As for :func:`draw_used_inputs`.
+
+    Returns
+    -------
+    Tensor of bool, shape (draws, L, D)
+        See :attr:`ActivePaths.entries`.
+
+    Raises
+    ------
+    DataError
+        If the network is not a chain of layers.
+    """
     links = read_chain(network).links
     structures = ([replace(link, included=_draw_inclusion(link, generator)) for link in links] for _ in range(draws))
-    return torch.stack([_trace(structure).inputs for structure in structures])
+    return torch.stack([_trace(structure).entries for structure in structures])
 
 
 def _draw_inclusion(link: Link, generator: torch.Generator | None) -> Tensor:
@@ -251,17 +288,17 @@ def _trace(links: Sequence[Link]) -> ActivePaths:
         sources.append(torch.cat([reached, first]) if link.skip else reached)
         reached = (join & sources[-1]).any(1)
     layers = []
-    inputs = torch.zeros_like(first)
+    entries = []
     needed = torch.ones_like(reached)
     for link, join, source in reversed(list(zip(links, joins, sources, strict=True))):  # backward: units in use
         active = link.included & link.spread(source) & needed.reshape(-1, *(1,) * (link.included.ndim - 1))
         used = link.connections(active)
         layers.append(LayerPaths(link.name, link.included, active, used.any(1), link.variables))
         needed = (join & needed[:, None]).any(0)
-        if link.skip or link is links[0]:
-            inputs |= used.any(0)[-len(inputs) :]
-            needed = needed[: -len(inputs)]
-    return ActivePaths(tuple(reversed(layers)), inputs)
+        enters = link.skip > 0 or link is links[0]
+        entries.append(used.any(0)[-len(first) :] if enters else torch.zeros_like(first))
+        needed = needed[: -len(first)] if enters else needed
+    return ActivePaths(tuple(reversed(layers)), torch.stack(entries[::-1]))
 
 
 def read_chain(network: nn.Module) -> Chain:

@@ -1,5 +1,6 @@
 """Page section of sparse networks."""
 
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import cast
 
@@ -57,15 +58,27 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
         selected = set(estimator.selected_features_)
     except DataError:  # a user-defined network that is not a chain of layers
         return StructureSection([Group("", [figure], layers), *temperature], note=note)
-    ordered = sorted(relevance, key=lambda name: -relevance[name])
-    columns = TextTable(
-        "Posterior probability that the network uses each column; kept columns are those of the median model",
-        ("Column", "Kept", "Probability"),
-        [(name, "yes" if name in selected else "no", percent(relevance[name])) for name in ordered],
-        text=2,
-    )
+    columns = _tabulate_columns(estimator, relevance, selected)
     groups = [Group("", [figure, *_draw_network(estimator, member)], layers), Group("", [], columns), *temperature]
     return StructureSection(groups, note=note)
+
+
+def _tabulate_columns(
+    estimator: SparseBayesClassifier | SparseBayesRegressor, relevance: Mapping[str, float], selected: Collection[str]
+) -> TextTable:
+    """Tabulate the probability that the network uses each column, and of the layers that it enters with skips."""
+    caption = "Posterior probability that the network uses each column; kept columns are those of the median model"
+    head: tuple[str, ...] = ("Column", "Kept", "Probability")
+    layers: dict[str, tuple[str, ...]] = {}
+    if estimator.architecture == "skip" and estimator.depth:
+        caption += ". The other columns are the layers that a column enters; the last layer alone is a linear effect"
+        head = (*head, *(f"Layer {i + 1}" for i in range(estimator.depth + 1)))
+        layers = {name: tuple(map(percent, values)) for name, values in estimator.feature_entries().items()}
+    rows = [
+        (name, "yes" if name in selected else "no", percent(relevance[name]), *layers.get(name, ()))
+        for name in sorted(relevance, key=lambda name: -relevance[name])
+    ]
+    return TextTable(caption, head, rows, text=2)
 
 
 def _tabulate_temperatures(estimator: SparseBayesClassifier | SparseBayesRegressor) -> TextTable:

@@ -14,6 +14,7 @@ from fathomless.nn.architectures import MLP, Architecture, ConvNet, Residual, Se
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.layers import BayesianLayer, MeanField, WeightPrior
 from fathomless.nn.sparse_layer import SpikeSlab
+from fathomless.nn.weight_moments import weight_moments
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth, PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Likelihood, StudentT
@@ -50,4 +51,5 @@ __all__ = [
     "bayesian_network",
     "fit",
     "predictive",
+    "weight_moments",
 ]

@@ -113,7 +113,7 @@ class MeanField(BayesianLayer):
     """A module with an independent Gaussian posterior of every weight: w ~ N(μ, σ²), prior N(0, s²).
 
     The parameters of the module are the means, and the standard deviations are additional parameters. All rows of a
-    batch share one draw of the weights.
+    batch share one draw of the weights. The row of an embedding for padding (`padding_idx`) keeps its value.
 
     Parameters
     ----------
@@ -138,6 +138,7 @@ class MeanField(BayesianLayer):
             raise DataError(f"initial_scale={initial_scale} was given; a positive number is allowed")
         self.module = module
         self._prior = prior_scales(module, prior or WeightPrior())
+        self._padding = _find_padding(module)
         parameters = dict(module.named_parameters())
         self.log_scale = nn.ParameterList(
             nn.Parameter(torch.full_like(parameters[name], math.log(initial_scale))) for name in self._prior
@@ -150,9 +151,32 @@ class MeanField(BayesianLayer):
         divergence = x.new_zeros(())
         for (name, prior_scale), log_scale in zip(self._prior.items(), self.log_scale, strict=True):
             scale = log_scale.exp()
-            drawn[name] = mean[name] + scale * normal(scale, generator)
-            divergence = divergence + gaussian_divergence(mean[name], scale, prior_scale)
+            centre: Tensor = mean[name]
+            noise = scale * normal(scale, generator)
+            if name in self._padding:  # not drawn, and without divergence
+                row = torch.tensor([self._padding[name]], device=scale.device)
+                noise, centre = noise.index_fill(0, row, 0.0), centre.index_fill(0, row, 0.0)
+                scale = scale.index_fill(0, row, prior_scale)
+            drawn[name] = mean[name] + noise
+            divergence = divergence + gaussian_divergence(centre, scale, prior_scale)
         return call_with(self.module, drawn, x), divergence
+
+    def scales(self) -> dict[str, Tensor]:
+        """Return the standard deviations of weights with a prior, by name; 0 in rows for padding."""
+        scales = {name: log_scale.exp() for name, log_scale in zip(self._prior, self.log_scale, strict=True)}
+        for name in scales.keys() & self._padding.keys():
+            row = torch.tensor([self._padding[name]], device=scales[name].device)
+            scales[name] = scales[name].index_fill(0, row, 0.0)
+        return scales
+
+
+def _find_padding(module: nn.Module) -> dict[str, int]:
+    """Return the rows for padding of embeddings, by the name of their weight."""
+    return {
+        f"{prefix}.weight".removeprefix("."): part.padding_idx
+        for prefix, part in module.named_modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.padding_idx is not None
+    }
 
 
 def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -> Tensor:

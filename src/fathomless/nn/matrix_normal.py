@@ -99,6 +99,14 @@ class MatrixNormal(BayesianLayer):
             return weight
         return torch.cat([weight, parameters["bias"][:, None] / self.bias_scale], 1)
 
+    def std(self) -> dict[str, Tensor]:
+        """Return the standard deviations of weight and bias, by name."""
+        weight = dict(self.module.named_parameters())["weight"]
+        std = self.log_scale_out.exp()[:, None] * self.log_scale_in.exp()
+        count = weight[0].numel()
+        parts = {"weight": self.weight_scale * std[:, :count].reshape(weight.shape)}
+        return parts if self.bias_scale is None else {**parts, "bias": self.bias_scale * std[:, count]}
+
     def divergence(self) -> Tensor:
         """Return KL(q ‖ p) in nats."""
         mean = self.mean()

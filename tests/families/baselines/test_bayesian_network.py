@@ -1,6 +1,7 @@
 """Given networks with a posterior over their weights."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -8,9 +9,21 @@ import torch
 from torch import nn
 
 from fathomless.families import pytorch
-from fathomless.families.pytorch import Categorical, Gaussian, Rows, Training, bayesian_network, fit, predictive
+from fathomless.families.pytorch import (
+    Categorical,
+    Gaussian,
+    Rows,
+    SpikeSlab,
+    Training,
+    bayesian_network,
+    fit,
+    predictive,
+    weight_moments,
+)
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.layers import MeanField
+from fathomless.nn.matrix_normal import MatrixNormal
+from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.system.errors import DataError, DataWarning
 
 
@@ -47,6 +60,62 @@ def test_a_network_is_copied_and_predicts_with_each_posterior(weights: str) -> N
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     parts = dist.uncertainty()
     assert bool((parts.total - parts.noise > 1e-9).any()) == (weights != "map")
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_the_row_for_padding_is_neither_drawn_nor_trained(value: float) -> None:
+    embedding = nn.Embedding(5, 3, padding_idx=2)
+    with torch.no_grad():
+        embedding.weight[2] = value
+    network = nn.Sequential(embedding, nn.Flatten(), nn.Linear(6, 1))
+    model = bayesian_network(network, weight_scale=0.3)
+    x = torch.randint(0, 5, (60, 2), generator=torch.Generator().manual_seed(0))
+    y = (x == 1).float().sum(1, keepdim=True)
+    fit(model, Gaussian(), Rows(x, y), training=Training(epochs=20), seed=0)
+    layer = model.eval().layers["1"]
+    assert torch.equal(layer.module[0].weight[2], torch.full((3,), value))
+    moments = weight_moments(layer)
+    assert moments["0.weight"].std[2].tolist() == [0.0, 0.0, 0.0]
+    assert moments["0.weight"].std[[0, 1, 3, 4]].min() > 0.0
+    without = nn.Sequential(nn.Embedding(5, 3, padding_idx=2))
+    _, whole = MeanField(nn.Embedding(5, 3), initial_scale=0.5)(x)
+    with torch.no_grad():
+        without[0].weight.zero_()
+    drawn, divergence = MeanField(without, initial_scale=0.5)(torch.full((4, 2), 2))
+    assert torch.equal(drawn, torch.zeros(4, 2, 3))
+    expected = 4 * 3 * 0.5 * (0.25 - 1.0 - math.log(0.25))  # of four rows of five
+    assert divergence.item() == pytest.approx(expected, rel=1e-6) != whole.item()
+
+
+@pytest.mark.parametrize("weights", ["map", "meanfield", "matrix", "sparse"])
+def test_moments_have_the_names_and_shapes_of_the_network(weights: str) -> None:
+    network = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(6, 2))
+    model = bayesian_network(network, weights)
+    moments = weight_moments(model.layers["1"])
+    assert {name: m.shape for name, (m, _) in moments.items()} == {n: p.shape for n, p in network.named_parameters()}
+    assert all(bool((std > 0.0).all()) == (weights != "map") for _, std in moments.values())
+    assert list(weight_moments(model)) == [f"layers.1.{name}" for name in moments]
+
+
+@pytest.mark.parametrize("kind", [MeanField, MatrixNormal, SpikeSlab])
+def test_moments_are_those_of_draws(kind: Any) -> None:
+    layer = kind(nn.Linear(6, 2)).double().eval()
+    torch.manual_seed(0)
+    for p in layer.parameters():
+        p.data += 0.5 * torch.randn_like(p)
+    generator, x = torch.Generator().manual_seed(1), torch.cat([torch.zeros(1, 6), torch.eye(6)]).double()
+    with torch.no_grad():
+        f = torch.stack([layer(x, generator)[0] for _ in range(4000)])  # (S, 7, 2)
+    draws = {"bias": f[:, 0], "weight": (f[:, 1:] - f[:, :1]).mT}
+    for name, (mean, std) in weight_moments(layer).items():
+        assert bool(((draws[name].mean(0) - mean).abs() <= 5.0 * std / math.sqrt(4000)).all())
+        assert bool(((draws[name].std(0) / std - 1.0).abs() < 0.15).all())
+
+
+def test_weights_with_flows_have_no_moments() -> None:
+    layer = bayesian(nn.Linear(2, 1), lambda _, part: SpikeSlab(part, multiplier=FlowOptions()))
+    with pytest.raises(DataError, match="has a normalising flow, whose weights have no moments in closed form"):
+        weight_moments(layer)
 
 
 def test_frozen_weights_stay() -> None:

@@ -146,7 +146,14 @@ def test_columns_enter_the_layers_of_a_skip_network() -> None:
     assert table_of_columns.table.head == ("Column", "Kept", "Probability", "Layer 1", "Layer 2", "Layer 3")
 
 
-LONG = {"architecture": "skip", "width": 8, "temperature": 1.0, "epochs": 2000, "random_state": 0}
+LONG = {
+    "architecture": "skip",
+    "width": 8,
+    "temperature": 1.0,
+    "epochs": 800,
+    "learning_rate": 0.015,
+    "random_state": 0,
+}
 
 
 def test_the_median_model_of_a_linear_truth_is_linear() -> None:

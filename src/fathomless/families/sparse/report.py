@@ -71,7 +71,10 @@ def _tabulate_columns(
     head: tuple[str, ...] = ("Column", "Kept", "Probability")
     layers: dict[str, tuple[str, ...]] = {}
     if estimator.architecture == "skip" and estimator.depth:
-        caption += ". The other columns are the layers that a column enters; the last layer alone is a linear effect"
+        caption += (
+            ". Further, the probability that it enters each layer; a column that only enters the last layer has a "
+            "linear effect"
+        )
         head = (*head, *(f"Layer {i + 1}" for i in range(estimator.depth + 1)))
         layers = {name: tuple(map(percent, values)) for name, values in estimator.feature_entries().items()}
     rows = [

@@ -18,7 +18,7 @@ from fathomless.system import checks
 __all__ = ["Pace", "Planned", "TimeLimit"]
 
 _MEASURED = 0.1  # share of the time during which the speed of a training is measured
-_LATEST = 0.5  # share of the time after which long rounds are few enough to count the first one, too
+_LATEST = 0.5  # share of the time after which shorter measurements are trusted, too
 
 Clock = Callable[[], float]
 
@@ -85,7 +85,8 @@ class TimeLimit:
 class Pace:
     """Callback that reduces the planned epochs of a training to those that end in time.
 
-    The speed is measured during a tenth of the time or more, after the first round, which is slower than later ones.
+    The speed is that after the first round, which is slower than later ones, since libraries are loaded in it. The time
+    is therefore exceeded by up to two rounds if rounds are long.
 
     Parameters
     ----------
@@ -117,11 +118,10 @@ class Pace:
         elapsed = total - left
         self._first = self._first or (elapsed, self._done)
         since, done = elapsed - self._first[0], self._done - self._first[1]
-        late = elapsed >= _LATEST * total
-        if late and since < _MEASURED * total:  # rounds are long, so that the first one counts, too
-            since, done = elapsed, self._done
         affordable = run.epochs
-        if late or since >= _MEASURED * total:
+        if left == 0.0:
+            affordable = run.epoch
+        elif done and (since >= _MEASURED * total or elapsed >= _LATEST * total):
             affordable = run.epoch + int(left * done / max(since, 1e-9))
         affordable = int(ranks().broadcast(float(affordable)))
         if affordable >= run.epochs:

@@ -213,7 +213,7 @@ def test_every_family_tells_of_a_code_and_scales_by_the_other_cells(name: str, m
     class Prepared(Exception):
         pass
 
-    def stop(self: Any, prepared: Any) -> Any:
+    def stop(self: Any, prepared: Any, session: Any) -> Any:
         raise Prepared(prepared)
 
     monkeypatch.setattr(type(estimator), "_infer", stop)

@@ -10,7 +10,7 @@ import pytest
 from battery.cases import CASES, Case, fitted, named, predicted
 from battery.test_state import alike
 from fathomless.families.registry import options
-from fathomless.system.errors import ConvergenceWarning, PausedError
+from fathomless.system.errors import ConvergenceWarning, DataError, PausedError
 
 LIMITED = [case for case in CASES if "minutes" in options(case.family, case.task)]
 #: One case for each family and kind of training.
@@ -61,6 +61,8 @@ def test_a_shortened_fit_that_was_paused_ends_where_it_was_planned(case: Case, t
     more = {"checkpoint": tmp_path, "epochs": 40}
     with pytest.raises(PausedError, match=r"after epoch 6 of 8;"):
         case.estimator(callbacks=[shorten, pause], **more).fit(X, y)
+    with pytest.raises(DataError, match="belongs to a fit with other data or other options"):
+        case.estimator(minutes=5.0, **more).fit(X, y)
     resumed = case.estimator(callbacks=[shorten], **more).fit(X, y)
     straight = case.estimator(callbacks=[shorten], epochs=40).fit(X, y)
     alike(resumed, straight, X)

@@ -524,7 +524,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit_options(self) -> dict[str, Any]:
         """Return the options that a checkpoint depends on, as plain JSON."""
-        return {name: value for name, value in self._options().items() if name not in (*RUN_OPTIONS, "minutes")}
+        return {name: value for name, value in self._options().items() if name not in RUN_OPTIONS}
 
     def _store(self, prepared: Prepared, fitted: Fitted) -> None:
         """Set the attributes of the fitted state."""

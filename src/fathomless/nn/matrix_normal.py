@@ -99,7 +99,7 @@ class MatrixNormal(BayesianLayer):
             return weight
         return torch.cat([weight, parameters["bias"][:, None] / self.bias_scale], 1)
 
-    def std(self) -> dict[str, Tensor]:
+    def scales(self) -> dict[str, Tensor]:
         """Return the standard deviations of weight and bias, by name."""
         weight = dict(self.module.named_parameters())["weight"]
         std = self.log_scale_out.exp()[:, None] * self.log_scale_in.exp()

@@ -1,5 +1,6 @@
 """Means and standard deviations of the weights of a network under their posterior, by name."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -49,41 +50,32 @@ def weight_moments(module: nn.Module) -> dict[str, Moments]:
     >>> {name: (tuple(mean.shape), round(std.max().item(), 3)) for name, (mean, std) in weight_moments(network).items()}
     {'weight': ((1, 2), 0.1), 'bias': ((1,), 0.1)}
     """
-    return {name.removeprefix("."): moments for name, moments in _collect(module, "").items()}
+    return dict(_collect(module, ""))
 
 
-def _collect(part: nn.Module, prefix: str) -> dict[str, Moments]:
+def _collect(part: nn.Module, prefix: str) -> Iterator[tuple[str, Moments]]:
+    """Yield the names of the weights of a part, which begin with `prefix`, and their moments."""
     match part:
         case Bayesian():
-            return _collect(part.module, prefix)
+            yield from _collect(part.module, prefix)
         case BayesianSlot():
-            return _collect(part.layer, prefix)
-        case MeanField():
+            yield from _collect(part.layer, prefix)
+        case MeanField() | MatrixNormal():
             scales = part.scales()
-            means = dict(part.module.named_parameters())
-            own = {name: Moments(p.clone(), scales.get(name, torch.zeros_like(p))) for name, p in means.items()}
-        case MatrixNormal():
-            std = part.std()
-            own = {name: Moments(p.clone(), std[name]) for name, p in part.module.named_parameters()}
+            for name, p in part.module.named_parameters():
+                yield prefix + name, Moments(p.clone(), scales.get(name, torch.zeros_like(p)))
         case SpikeSlab():
-            own = _moments_of_slabs(part, prefix)
+            if part.multiplier is not None:
+                raise DataError(
+                    f"{prefix.removesuffix('.') or 'the layer'} has a normalising flow, whose weights have no moments "
+                    "in closed form; average draws of the network instead"
+                )
+            for name, weights in (("weight", part.weight), ("bias", part.bias)):
+                if weights is not None:
+                    mean, variance, _ = weights.moments()
+                    yield prefix + name, Moments(mean.clone(), variance.sqrt())
         case _:
-            own = {
-                name: Moments(p.detach().clone(), torch.zeros_like(p))
-                for name, p in part.named_parameters(recurse=False)
-            }
+            for name, p in part.named_parameters(recurse=False):
+                yield prefix + name, Moments(p.clone(), torch.zeros_like(p))
             for name, child in part.named_children():
-                own |= _collect(child, f".{name}")
-    return {f"{prefix}.{name.removeprefix('.')}": moments for name, moments in own.items()}
-
-
-def _moments_of_slabs(layer: SpikeSlab, prefix: str) -> dict[str, Moments]:
-    """Return the moments of spike-and-slab weights and biases."""
-    if layer.multiplier is not None:
-        raise DataError(
-            f"{prefix.removeprefix('.') or 'the layer'} has a normalising flow, whose weights have no moments in "
-            "closed form; average draws of the network instead"
-        )
-    parts = {"weight": layer.weight} | ({} if layer.bias is None else {"bias": layer.bias})
-    found = {name: part.moments() for name, part in parts.items()}
-    return {name: Moments(values.mean.clone(), values.variance.sqrt()) for name, values in found.items()}
+                yield from _collect(child, f"{prefix}{name}.")

@@ -74,8 +74,6 @@ class BatchedRun:
         Number of epochs done.
     stop : bool
         True if it has stopped early.
-    planned : int, optional
-        Number of epochs that were planned before a time limit reduced it.
     error : str
         Reason for which it was abandoned, if its bound was no longer finite. The other members continue.
     """
@@ -88,13 +86,12 @@ class BatchedRun:
     best: Best = field(default_factory=Best)
     epoch: int = 0
     stop: bool = False
-    planned: int | None = None
     error: str = ""
 
     def result(self) -> Fitted:
         """Return the result of the training so far."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
-        return Fitted(*done, training=self.training, stopped=self.stop, planned=self.planned, error=self.error)
+        return Fitted(*done, training=self.training, stopped=self.stop, error=self.error)
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return all parameters by their names in the evaluated pair of model and likelihood."""
@@ -115,6 +112,8 @@ class BatchedRuns(Planned):
         Number of epochs and steps done.
     history : list of dict
         Means over the members that were still being trained.
+    planned : int, optional
+        Number of epochs that were planned before :meth:`shorten` reduced it.
     stop, pause : bool
         Requests to stop or pause all members; see :class:`~fathomless.inference.runs.run.Run`.
     """
@@ -127,6 +126,7 @@ class BatchedRuns(Planned):
         self.temperature_factor = 1.0  # factor of the temperatures
         self.history: list[dict[str, float]] = []
         self.stop = self.pause = False
+        self.planned: int | None = None
         self.terms: tuple[str, ...] = ()
         self.tempered: frozenset[str] = frozenset()
         self.active = [i for i, member in enumerate(members) if not member.stop]
@@ -142,8 +142,7 @@ class BatchedRuns(Planned):
 
     def shorten(self, epochs: int) -> None:
         """Reduce the planned epochs, also those of the schedule, to a number, or to the epochs done."""
-        for member in self.members:
-            member.planned = member.planned or self.epochs
+        self.planned = self.planned or self.epochs
         self.training = replace(self.training, epochs=max(epochs, self.epoch))
 
     @property
@@ -263,8 +262,7 @@ class BatchedRuns(Planned):
             }
             for m in self.members
         ]
-        planned = self.members[0].planned
-        shorter = {} if planned is None else {"planned": planned, "epochs": self.epochs}
+        shorter = {} if self.planned is None else {"planned": self.planned, "epochs": self.epochs}
         return {"epoch": self.epoch, "step": self.step, "history": self.history, "members": members, **shorter}
 
     @torch.no_grad()
@@ -273,7 +271,8 @@ class BatchedRuns(Planned):
         self.epoch = meta["epoch"]
         self.step = meta["step"]
         self.history = list(meta["history"])
-        if "planned" in meta:
+        self.planned = meta.get("planned")
+        if self.planned is not None:
             self.training = replace(self.training, epochs=meta["epochs"])
         for i, (member, saved) in enumerate(zip(self.members, meta["members"], strict=True)):
             rebuild(member.model, saved["layout"])
@@ -281,7 +280,6 @@ class BatchedRuns(Planned):
             member.epoch = saved["epoch"]
             member.stop = saved["stop"]
             member.error = saved["error"]
-            member.planned = meta.get("planned")
             member.best = Best.from_json(saved["best"], under(f"best/{i}", tensors))
             self.orders[i].set_state(tensors[f"order/{i}"].cpu())
             for name, value in under(f"done/{i}", tensors).items():
@@ -375,7 +373,8 @@ def fit_batched(
                 scores[i] = calibrate(member.model, member.likelihood, valid_rows.member(i), t.draws, member.seed)
     if all(member.error for member in members):
         raise DivergenceError(members[0].error)
-    return tuple(replace(member.result(), score=score) for member, score in zip(members, scores, strict=True))
+    results = zip(members, scores, strict=True)
+    return tuple(replace(member.result(), score=score, planned=runs.planned) for member, score in results)
 
 
 class _Pair(nn.Module):

@@ -42,7 +42,7 @@ class HMC(OptionValue):
     """
 
     chains: int = option(8, "whole", least=2, most=10_000)
-    sweeps: int = option(400, "whole", least=16)
+    sweeps: int = option(200, "whole", least=16)
     leapfrogs: int = option(100, "whole", least=1)
     states: "int | str" = option("auto", "whole", "auto", least=1)
     structure_weights: str = option("stacking", "choice", names=("fit", "stacking"))

@@ -40,7 +40,16 @@ from fathomless.posterior.likelihoods import Gaussian, Likelihood, LocationScale
 from fathomless.posterior.noise import LearnedNoise
 from fathomless.system.errors import DataError
 
-__all__ = ["GivenLikelihood", "Groups", "Noise", "Observation", "ScaledNoise", "observation"]
+__all__ = [
+    "GivenLikelihood",
+    "Groups",
+    "Noise",
+    "Observation",
+    "ScaledNoise",
+    "log_prior_of_log_precision",
+    "observation",
+    "slope_of_log_precision",
+]
 
 Array = NDArray[np.float64]
 
@@ -107,9 +116,30 @@ class Groups:
         count = np.bincount(self.of_weight, np.ones(len(weights)))
         return generator.standard_gamma(_SHAPE + 0.5 * count) / (_RATE + 0.5 * square)
 
+    @property
+    def prior_information(self) -> Array:
+        """Information of the prior about standardised weights and log precisions, (P + G,): 1, and E(bα) = a."""
+        return np.concatenate([np.ones(len(self.fan_in)), np.full(len(self.names), _SHAPE)])
+
     def precision(self, alpha: Array) -> Array:
         """Return the prior precision of every weight, (..., P) from (..., G)."""
         return alpha[..., self.of_weight] * self.fan_in
+
+
+def log_prior_of_log_precision(s: Tensor) -> Tensor:
+    """Return the log prior density of s = log α, up to a constant.
+
+    Examples
+    --------
+    >>> log_prior_of_log_precision(torch.tensor([0.0, 1.0])).round(decimals=3)
+    tensor([-0.5000, -0.3590])
+    """
+    return _SHAPE * s - _RATE * s.exp()
+
+
+def slope_of_log_precision(s: Tensor) -> Tensor:
+    """Return the derivative of :func:`log_prior_of_log_precision`."""
+    return _SHAPE - _RATE * s.exp()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ COMMANDS = [
     "compare",
     "explain",
     "sample",
+    "impute",
     "report",
     "export",
     "cite",
@@ -347,6 +348,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
         "compare": ["data", "--target", "y"],
         "explain": ["run", "data"],
         "sample": ["run"],
+        "impute": ["run", "data"],
         "report": ["r"],
         "export": ["r"],
     }

@@ -41,6 +41,7 @@ OWNERS = {
         "inference.mcmc.psis",
         "inference.mcmc.scales",
         "inference.out_of_fold.trees",
+        "families.graph.conditional",
         "families.graph.density",
         "families.graph.probit",
         "families.manifold.matching",

@@ -71,6 +71,7 @@ def _command(words: list[str]) -> int:
             "compare": comparing.compare,
             "evaluate": fitted.evaluate,
             "sample": fitted.sample,
+            "impute": fitted.impute,
             "explain": explaining.explain,
             "report": fitted.report,
             "export": fitted.export,

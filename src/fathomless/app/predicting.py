@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.predictor import Predictor
 from fathomless.posterior.out_of_distribution import OOD_LEVEL
 from fathomless.system.errors import DataError
+from fathomless.system.rng import fold_in
 from fathomless.tables import files as tables
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from fathomless.estimators.tasks import Density
 
-__all__ = ["LoadedRun", "check_intervals", "load_run", "predict_table"]
+__all__ = ["LoadedRun", "check_intervals", "impute_table", "load_run", "predict_table"]
 
 _OOD = "ood_p"  # column of the p-values of rows
 _CHECKED = 2000  # number of the first rows whose p-values are computed for a note
@@ -175,6 +176,62 @@ def predict_table(
         )
     elif text := _note_unlike_rows(np.concatenate([np.zeros(0), *p_values])):
         notes.append(text)
+
+
+def impute_table(
+    run: LoadedRun,
+    source: tables.Source | bytes,
+    form: Mapping[str, Any],
+    *,
+    draws: int | None,
+    seed: int,
+    key: str | None = None,
+) -> Iterator["pa.Table"]:
+    """Yield the columns of a density for each piece of a table, with missing cells filled in.
+
+    Parameters
+    ----------
+    run : LoadedRun
+        Fitted density.
+    source, form, key
+        As in :func:`predict_table`.
+    draws : int, optional
+        Number of draws of the missing cells. The rows are then repeated, and the column "draw" has their number. By
+        default, missing cells are replaced by their conditional means.
+    seed : int
+        Seed of the draws.
+
+    Raises
+    ------
+    FileError, DataError
+        If the table cannot be read, or a cell is outside the support of the density.
+    """
+    import pyarrow as pa
+
+    density, schema = run.predictor, run.schema
+    if not isinstance(density, _Imputer):
+        raise DataError(
+            "missing cells are filled in by a density of graphs (fit --task density --structure graph); this run is "
+            f"{type(density).__name__}"
+        )
+    names = key or (run.manifest.key if run.manifest else None)
+    for number, piece in enumerate(tables.batches(source, columns.kinds(schema), **form)):
+        if key:
+            columns.check_columns(piece.column_names, [key])
+        named = {names: piece[names]} if names is not None and names in piece.column_names else {}
+        X = columns.select_features(piece if schema.named else piece.drop_columns(list(named)), schema)
+        filled = density.impute(X, draws, fold_in(seed, number))
+        for draw, cells in enumerate(filled if draws else filled[None], 1):
+            values = {c.name: pa.array(line, from_pandas=True) for c, line in zip(schema.columns, cells.T, strict=True)}
+            yield columns.make_table({**named, **({"draw": np.full(len(cells), draw)} if draws else {}), **values})
+
+
+@runtime_checkable
+class _Imputer(Protocol):
+    """Density that fills in missing cells."""
+
+    def impute(self, X: Any, n_samples: int | None = None, random_state: Any = 0) -> Any:
+        """Fill in missing cells."""
 
 
 def _has_distribution(run: LoadedRun) -> bool:

@@ -67,6 +67,7 @@ __all__ = [
     "make_frame",
     "merge_duplicates",
     "ordered_categories",
+    "read_cells",
     "read_columns",
     "read_labels",
     "read_target",
@@ -466,6 +467,22 @@ def _pack(values: list[Any], text: str) -> npt.NDArray[Any]:
     packed = np.empty(len(plain), dtype=object)
     packed[:] = plain
     return packed.astype(text) if families == {"text"} else packed
+
+
+def read_cells(X: Any) -> Floats:
+    """Read a data frame of numbers as float64, shape (N, C), with NaN for missing values.
+
+    Raises
+    ------
+    DataError
+        For columns that are not numeric.
+    """
+    columns = []
+    for series in to_narwhals(X, "X").iter_columns():
+        if not series.dtype.is_numeric() and series.null_count() < len(series):
+            raise DataError(f"column {series.name!r} has the type {series.dtype}; numbers are needed: encode it")
+        columns.append(series.cast(nw.Float64()).to_numpy().astype(np.float64))
+    return np.column_stack(columns)
 
 
 def read_target(y: Any) -> Floats:

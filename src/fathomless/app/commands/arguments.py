@@ -107,6 +107,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     _explain_parser(names, commands["explain"])
     _sample_parser(names, commands["sample"])
+    _impute_parser(names, commands["impute"])
     report = _command(names, "report", commands["report"], "write the HTML page of a run", "RUN [--out FILE] [--open]")
     _run_argument(report)
     report.add_argument("--out", type=_name, metavar="FILE", help="output file (default: RUN/report.html)")
@@ -132,6 +133,23 @@ def _sample_parser(names: Any, run: Command) -> None:
     _run_argument(parser)
     parser.add_argument("--rows", type=_rows, default=1000, metavar="N", help="number of rows (default: 1000)")
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the samples (default: 0)")
+    parser.add_argument(
+        "--out", type=_name, default="-", metavar="FILE", help="output file, formats as for predict (default: -)"
+    )
+
+
+def _impute_parser(names: Any, run: Command) -> None:
+    parser = _command(names, "impute", run, "fill in missing cells of a table by a density", "RUN DATA [--draws N]")
+    _run_argument(parser)
+    _data_arguments(parser, None)
+    parser.add_argument(
+        "--draws",
+        type=_rows,
+        metavar="N",
+        help="draws of the missing cells, as repeated rows with the column draw (default: conditional means)",
+    )
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the draws (default: 0)")
+    parser.add_argument("--key", metavar="COLUMN", help="column with the names of the rows; first column of the output")
     parser.add_argument(
         "--out", type=_name, default="-", metavar="FILE", help="output file, formats as for predict (default: -)"
     )

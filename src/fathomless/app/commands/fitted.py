@@ -1,4 +1,4 @@
-"""Commands of a fitted run: ``predict``, ``evaluate``, ``sample``, ``report`` and ``export``."""
+"""Commands of a fitted run: ``predict``, ``evaluate``, ``sample``, ``impute``, ``report`` and ``export``."""
 
 import argparse
 import contextlib
@@ -21,6 +21,7 @@ __all__ = [
     "KnownRows",
     "evaluate",
     "export",
+    "impute",
     "is_training_file",
     "predict",
     "read_rows",
@@ -272,6 +273,24 @@ def sample(given: argparse.Namespace) -> int:
         write(columns.make_table(dict(zip(names, sampled.T, strict=True))))
     if given.out != "-":
         show(f"Wrote {given.rows:,} rows to {given.out}")
+    return 0
+
+
+def impute(given: argparse.Namespace) -> int:
+    """Fill in missing cells of a table by a density, in batches."""
+    from fathomless.app import predicting
+    from fathomless.tables.writers import writer
+
+    run = predicting.load_run(given.folder, None, None)
+    set_threads(run.manifest.threads if run.manifest else None)
+    known = table_form(form(given), run.manifest)
+    done = 0
+    with writer(given.out) as write:
+        for table in predicting.impute_table(run, given.data, known, draws=given.draws, seed=given.seed, key=given.key):
+            write(table)
+            done += len(table)
+    if given.out != "-":
+        show(f"Wrote {done:,} rows to {given.out}")
     return 0
 
 

@@ -7,15 +7,21 @@ over networks s and forward draws m of their hidden activations, of products ove
 
 With fixed draws this is a proper density: it integrates to one, can be sampled, and its value at a row does not depend
 on other rows. It is unbiased for the posterior predictive density.
+
+Given the known cells K of a row, the other cells have the same mixture with the weights
+
+    w_sm(x_K) ∝ w_s prod_{d in K} N(a_d(x); mu_d^(sm), 1 / rho_d^(s)),
+
+which is exact for the mixture. The weights may concentrate on few components; their effective number is reported.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, softmax
 
 from fathomless.families.graph.state import Floats, logistic
 from fathomless.inference.mcmc.chains import Arrays
@@ -26,6 +32,7 @@ from fathomless.system.errors import DataError
 __all__ = ["LogitScale", "Mixture", "components", "log_components"]
 
 _AT_ONCE = 4_000_000  # rows times components evaluated at once
+_NODES = 32  # of quadrature
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +90,11 @@ class LogitScale:
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(u) - np.log1p(-u))
 
+    def decode_column(self, column: int, a: Floats) -> Floats:
+        """Return the values of one column at logits of any shape."""
+        u = (logistic(a) - self.margin) / (1 - 2 * self.margin)
+        return np.asarray(self.low[column] + self.span[column] * u)
+
     def decode(self, a: Floats) -> Floats:
         """Undo :meth:`encode`."""
         return np.asarray(self.low + self.span * (logistic(a) - self.margin) / (1 - 2 * self.margin))
@@ -129,13 +141,21 @@ def components(
 
 
 def log_components(means: Floats, precisions: Floats, a: Floats) -> Floats:
-    """Return the log density of every row under every component, (N, S M), from (S, M, D), (S, D) and (N, D)."""
+    """Return the log density of every row under every component, (N, S M), from (S, M, D), (S, D) and (N, D).
+
+    Cells of `a` that are NaN are unknown, and the density is that of the others.
+    """
     rho = precisions[:, None, :]
     columns = means.shape[2]
-    constant = 0.5 * np.log(rho / (2 * math.pi)).sum(2) - 0.5 * (rho * means**2).sum(2)
     linear = (rho * means).reshape(-1, columns)
     square = np.broadcast_to(-0.5 * rho, means.shape).reshape(-1, columns)
-    return np.asarray(a @ linear.T + a**2 @ square.T + constant.reshape(-1))
+    known = ~np.isnan(a)
+    if known.all():
+        constant = 0.5 * np.log(rho / (2 * math.pi)).sum(2) - 0.5 * (rho * means**2).sum(2)
+        return np.asarray(a @ linear.T + a**2 @ square.T + constant.reshape(-1))
+    by_column = 0.5 * np.log(rho / (2 * math.pi)) - 0.5 * rho * means**2
+    a = np.where(known, a, 0.0)
+    return np.asarray(a @ linear.T + a**2 @ square.T + known @ by_column.reshape(-1, columns).T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +244,25 @@ class Mixture:
         draw = generator.integers(self.means.shape[1], size=n)
         noise = generator.standard_normal((n, self.means.shape[2]))
         return self.scale.decode(self.means[network, draw] + noise / np.sqrt(self.precisions[network]))
+
+    def given(self, x: Floats) -> Iterator[tuple[slice, Floats]]:
+        """Yield blocks of rows x, and the weights of the components given their known cells, (n, S M), with sum 1.
+
+        Cells that are NaN are unknown. The known cells are inside the support.
+        """
+        a = self.scale.encode(x)
+        log_prior = np.log(np.maximum(self.weights, np.finfo(float).tiny)).repeat(self.means.shape[1])
+        size = max(1, _AT_ONCE // len(log_prior))
+        for start in range(0, len(a), size):
+            rows = slice(start, start + size)
+            yield rows, softmax(log_components(self.means, self.precisions, a[rows]) + log_prior, axis=1)
+
+    def expect(self, column: int) -> Floats:
+        """Return the mean of one column under each component, (S M,), by Gauss-Hermite quadrature."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        logits = self.means[..., column, None] + nodes / np.sqrt(self.precisions[:, column])[:, None, None]
+        values = self.scale.decode_column(column, logits)
+        return np.asarray((values @ (weights / weights.sum())).reshape(-1))
 
     def cdf(self, column: int, x: Floats) -> Floats:
         """Return the cumulative distribution function of one column at x, (N,)."""

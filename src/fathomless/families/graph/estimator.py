@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import torch
 
-from fathomless.data.frames import read_target
+from fathomless.data.cells import check_table, is_frame
+from fathomless.data.frames import read_cells, read_target
+from fathomless.data.schema import rows_of
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import require_fitted
 from fathomless.estimators.encoding import NumberTask
@@ -21,6 +23,7 @@ from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
+from fathomless.families.graph.conditional import ConditionalColumn, effective_components, fill, sample_missing
 from fathomless.families.graph.density import LogitScale, Mixture, components
 from fathomless.families.graph.engine import engine
 from fathomless.families.graph.model import IndianChefs
@@ -30,11 +33,13 @@ from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.masked import unmask
 from fathomless.system.rng import as_seed, fold_in
 
 __all__ = ["IndianChefsClassifier", "IndianChefsDensity", "IndianChefsRegressor", "Marginal"]
 
 _FEW = 50.0  # effective components below which the Monte Carlo error is unreliable
+_REFERENCE = 4000  # rows drawn for p-values
 
 
 class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
@@ -277,15 +282,138 @@ class IndianChefsDensity(_InfiniteGraph, Density):
 
     def marginal(self, column: int | str) -> "Marginal":
         """Return the marginal distribution of one column, given by its name or position."""
-        mixture = self._mixture()
-        names = [entry.name for entry in self.schema_.columns]
-        place = names.index(column) if column in names else column
-        if not isinstance(place, int) or not 0 <= place < len(names):
-            raise DataError(
-                f"column {column!r} was given; allowed are {', '.join(map(repr, names))}, or their positions"
-            )
+        mixture, place = self._mixture(), self._place(column)
         target = cast(TargetScale, self.target_)
         return Marginal(mixture, place, target.mean[place], target.scale[place])
+
+    def conditional(self, column: int | str, X: Any) -> ConditionalColumn:
+        """Return the distribution of one column given the other cells of each row.
+
+        Parameters
+        ----------
+        column : int or str
+            Position or name of the column. Its own values in X are ignored.
+        X : array or data frame of numbers, shape (N, T)
+            Rows. Missing cells are unknown: the distribution is that given the known cells.
+
+        Returns
+        -------
+        ConditionalColumn
+            Methods `cdf`, `icdf` and `log_prob`, and the `mean`, of each row.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or a known cell is outside the support.
+
+        Warns
+        -----
+        DataWarning
+            If rows have fewer than 50 effective components, so that their distributions are inaccurate.
+        """
+        mixture, place = self._mixture(), self._place(column)
+        cells = self._cells(X).copy()
+        cells[:, place] = np.nan
+        z = cast(TargetScale, self.target_).standardise(cells)
+        outside = self._is_outside(z, mixture)
+        if outside.any():
+            raise DataError(
+                f"{rows_of(outside)} have known cells outside the support, where the density is 0; fit with a larger "
+                f"margin (now {self.margin:g}), or set these cells to missing"
+            )
+        self._warn_few_components(effective_components(mixture, z))
+        return ConditionalColumn(mixture, place, z, cast(TargetScale, self.target_))
+
+    def impute(self, X: Any, n_samples: int | None = None, random_state: Any = 0) -> Array:
+        """Fill in missing cells, given the other cells of their rows.
+
+        Parameters
+        ----------
+        X : array or data frame of numbers, shape (N, T)
+            Rows with missing cells.
+        n_samples : int, optional
+            Number of draws of the missing cells from their joint conditional distribution. By default, each missing
+            cell is replaced by its conditional mean.
+        random_state : int, Generator or RandomState
+            Seed of the draws.
+
+        Returns
+        -------
+        ndarray, shape (N, T), or (n_samples, N, T)
+            Rows in the order of X. Known cells are unchanged.
+
+        Warns
+        -----
+        DataWarning
+            If rows have fewer than 50 effective components, so that their distributions are inaccurate, or known cells
+            outside the support, so that their missing cells remain missing.
+
+        Examples
+        --------
+        >>> import warnings
+        >>> from sklearn.datasets import load_iris
+        >>> X, _ = load_iris(return_X_y=True)
+        >>> holes = X[:2].copy()
+        >>> holes[0, 3] = np.nan
+        >>> with warnings.catch_warnings(action="ignore"):  # so short a run has not converged
+        ...     short = IndianChefsDensity(chains=2, sweeps=40, states=10, engine="numpy", random_state=0).fit(X)
+        ...     filled, drawn = short.impute(holes), short.impute(holes, n_samples=5)
+        >>> filled.shape, drawn.shape, bool((filled[1] == X[1]).all())
+        ((2, 4), (5, 2, 4), True)
+        """
+        mixture = self._mixture()
+        cells = self._cells(X)
+        z = cast(TargetScale, self.target_).standardise(cells)
+        chosen = np.isnan(z).any(1)
+        outside = chosen & self._is_outside(z, mixture)
+        if outside.any():
+            warnings.warn(
+                f"the missing cells of {rows_of(outside)} remain missing: known cells are outside the support, where "
+                f"the density is 0; fit with a larger margin (now {self.margin:g}), or set these cells to missing",
+                DataWarning,
+                stacklevel=2,
+            )
+        chosen &= ~outside
+        filled = cells.copy() if n_samples is None else np.tile(cells, (checks.whole("n_samples", n_samples), 1, 1))
+        if chosen.any():
+            self._warn_few_components(effective_components(mixture, z[chosen]))
+            if n_samples is None:
+                parts = fill(mixture, z[chosen])
+            else:
+                noise = np.random.default_rng(as_seed(random_state))
+                parts = sample_missing(mixture, z[chosen], n_samples, noise)
+            decoded = cast(TargetScale, self.target_).decode(parts)
+            filled[..., chosen, :] = np.where(np.isnan(cells[chosen]), decoded, cells[chosen])
+        return filled
+
+    def p_values(self, X: Any, reference: Any = None, random_state: Any = 0) -> Array:
+        """Return the probability that a row of the same distribution has a log density as low as each row of X.
+
+        Parameters
+        ----------
+        X : array or data frame of numbers, shape (N, T)
+            Rows.
+        reference : array or data frame of numbers, shape (R, T), optional
+            Rows of the same distribution as the training rows, which the density was not fitted to. The p-values are
+            then valid whether or not the density is right: a new row of the distribution has a p-value up to q with a
+            probability of at most q (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005). By
+            default 4,000 rows are drawn from the density itself, and the p-values are valid if the density is right.
+        random_state : int, Generator or RandomState
+            Seed of the draws.
+
+        Returns
+        -------
+        ndarray, shape (N,)
+            (1 + number of reference rows whose log density is not above that of the row) / (1 + R).
+        """
+        mixture = self._mixture()
+        if reference is None:
+            rows = mixture.sample(_REFERENCE, np.random.default_rng(as_seed(random_state)))
+        else:
+            rows = self._encode_rows(reference)
+        known = np.sort(mixture.log_prob(rows, errors=False)[0])
+        scores = mixture.log_prob(self._encode_rows(X), errors=False)[0]
+        return np.asarray((1.0 + np.searchsorted(known, scores, side="right")) / (1.0 + len(known)))
 
     def dependence(self) -> Array:
         """Return the probability that two columns have a common ancestor among the hidden units, shape (T, T)."""
@@ -295,6 +423,40 @@ class IndianChefsDensity(_InfiniteGraph, Density):
             above = graph.ancestors[columns:, :columns]
             probability += weight * (above[:, :, None] & above[:, None, :]).any(0)
         return probability
+
+    def _place(self, column: int | str) -> int:
+        """Return the position of a column that is given by its name or position."""
+        names = [entry.name for entry in self.schema_.columns]
+        place = names.index(column) if column in names else column
+        if not isinstance(place, int) or not 0 <= place < len(names):
+            raise DataError(
+                f"column {column!r} was given; allowed are {', '.join(map(repr, names))}, or their positions"
+            )
+        return place
+
+    def _cells(self, X: Any) -> Array:
+        """Return the cells of a table as float64, (N, T), with NaN for missing ones."""
+        X = unmask(X)
+        if is_frame(X):
+            return read_cells(self._table(X, reset=False))
+        check_table(X)
+        cells = np.asarray(X)
+        gaps = np.isnan(cells) if cells.dtype.kind == "f" else np.zeros(cells.shape, dtype=bool)
+        return np.where(gaps, np.nan, self._table(np.where(gaps, 0.0, cells), reset=False))
+
+    def _is_outside(self, z: Array, mixture: Mixture) -> Array:
+        """Return True for standardised rows with a known cell outside the support, (N,)."""
+        return cast(Array, np.isinf(mixture.scale.encode(z)).any(1))
+
+    def _warn_few_components(self, effective: Array) -> None:
+        few = int((effective < _FEW).sum())
+        if few:
+            warnings.warn(
+                f"{few} of {len(effective)} rows have fewer than {_FEW:.0f} effective components given their known "
+                f"cells: their distributions are inaccurate; raise density_draws (now {self.density_draws})",
+                DataWarning,
+                stacklevel=3,
+            )
 
     def _mixture(self) -> Mixture:
         """Return the density in standardised units."""

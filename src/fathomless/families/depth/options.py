@@ -62,9 +62,8 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
     weights : {"map", "meanfield", "sparse", "hmc"} or HMC
         Inference of the weights. "map": point estimates with weight decay from the prior. "meanfield": an independent
         Gaussian for each weight. "sparse": a Gaussian and an inclusion variable for each weight. "hmc": Hamiltonian
-        Monte Carlo with hierarchical scales, initialised at fitted networks. "hmc" gives the best predictions for
-        tables of a few hundred rows and takes a minute or more; :class:`~fathomless.estimators.values.HMC` has its
-        options.
+        Monte Carlo with hierarchical scales, initialised at fitted networks; it takes a minute or more for some hundred
+        rows, and predicts noisy tables better. :class:`~fathomless.estimators.values.HMC` has its options.
     last_layer : {"auto", "point", "laplace", "conjugate"}
         Inference of the last linear map of each depth, for point estimates of the other weights. "point": a point
         estimate. "laplace": the posterior given the features of the network, centred at the trained head. "conjugate":

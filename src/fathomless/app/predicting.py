@@ -209,7 +209,7 @@ def impute_table(
     import pyarrow as pa
 
     density, schema = run.predictor, run.schema
-    if not isinstance(density, _Imputer):
+    if not isinstance(density, _GraphDensity):
         raise DataError(
             "missing cells are filled in by a density of graphs (fit --task density --structure graph); this run is "
             f"{type(density).__name__}"
@@ -227,11 +227,14 @@ def impute_table(
 
 
 @runtime_checkable
-class _Imputer(Protocol):
-    """Density that fills in missing cells."""
+class _GraphDensity(Protocol):
+    """Density that fills in missing cells and has p-values of rows."""
 
     def impute(self, X: Any, n_samples: int | None = None, random_state: Any = 0) -> Any:
         """Fill in missing cells."""
+
+    def p_values(self, X: Any) -> Any:
+        """Return the p-values of rows."""
 
 
 def _has_distribution(run: LoadedRun) -> bool:
@@ -258,8 +261,12 @@ def _note_unlike_rows(p: Any) -> str | None:
 
 def _ood_p_values(run: LoadedRun, X: Any, others: Mapping[str, Any]) -> Any:
     """Return the p-values of rows, (N,)."""
+    if isinstance(run.predictor, _GraphDensity):
+        return run.predictor.p_values(X)
     if not isinstance(run.predictor, Predictor):
-        raise DataError("p-values of rows were requested (ood), and a density has none: its own column is log_density")
+        raise DataError(
+            "p-values of rows were requested (ood), and this density has none; graphs have (--structure graph)"
+        )
     if _OOD in others:
         raise DataError(
             f"p-values of rows were requested, and a target has the name of their column, {_OOD}; rename it"

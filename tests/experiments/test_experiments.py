@@ -22,7 +22,7 @@ from scipy import stats
 
 import experiments
 import fathomless
-from experiments import cifar, clusters, logistic, sequences, spiral, uci
+from experiments import cifar, clusters, images, logistic, sequences, spiral, uci
 from experiments.reproduce import check_expectations, reproduce
 from experiments.results import (
     Expectation,
@@ -310,6 +310,16 @@ def test_augmented_images_are_crops_and_flips_of_the_padded_image() -> None:
         assert straight or turned
         flipped += turned
     assert 8 < flipped < 32  # of 40; a fair coin leaves this range once in 20,000 times
+
+
+def test_skip_networks_are_trained_again_at_their_structure(data_folder: Path) -> None:
+    """Networks with pixels in every layer learn, and are refitted after their structure is frozen."""
+    protocol = images.PROTOCOLS["default"]
+    short = {**protocol["nets"]["skip"], "epochs": 2, "refit": {**protocol["nets"]["skip"]["refit"], "epochs": 1}}
+    settings = {"seed": 0, "rows": 600, "paper": False, **protocol, "nets": {"skip": short}, "draws": 2}
+    part = images._part("skip", "mnist", "lrt", settings, data_folder, torch.device("cpu"))
+    assert part["scores"]["median/accuracy"] > 0.3
+    assert part["curve"][-1]["epoch"] == 2
 
 
 def test_images_are_normalised_and_left_alone_when_predicting() -> None:

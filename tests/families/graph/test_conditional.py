@@ -19,7 +19,7 @@ from fathomless.families.graph.conditional import ConditionalColumn, effective_c
 from fathomless.families.graph.density import LogitScale, Mixture
 from fathomless.system.errors import DataError, DataWarning
 
-SHORT: dict[str, Any] = {"chains": 2, "sweeps": 300, "states": 50, "engine": "numpy", "random_state": 0}
+SHORT: dict[str, Any] = {"chains": 2, "sweeps": 150, "states": 40, "engine": "numpy", "random_state": 0}
 quietly = partial(warnings.catch_warnings, action="ignore")  # short chains have not converged
 UNITS = TargetScale(mean=(0.0, 0.0, 0.0), scale=(1.0, 1.0, 1.0), ndim=2)
 

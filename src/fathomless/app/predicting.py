@@ -1,6 +1,7 @@
 """Predictions of a run for a table, piece by piece: the part that the commands ``predict`` and ``serve`` share."""
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedRun", "check_intervals", "impute_table", "load_run", "predict_table"]
 
-_OOD = "ood_p"  # column of the p-values of rows
+_OOD, _DRAW = "ood_p", "draw"  # columns of the p-values of rows, and of the numbers of draws
+_ROWS = 50_000  # number of rows times draws that are filled in at once
 _CHECKED = 2000  # number of the first rows whose p-values are computed for a note
 
 
@@ -185,26 +187,28 @@ def impute_table(
     *,
     draws: int | None,
     seed: int,
-    key: str | None = None,
+    notes: list[str],
 ) -> Iterator["pa.Table"]:
-    """Yield the columns of a density for each piece of a table, with missing cells filled in.
+    """Yield each piece of a table with its missing cells of the columns of a density filled in.
 
     Parameters
     ----------
     run : LoadedRun
         Fitted density.
-    source, form, key
+    source, form
         As in :func:`predict_table`.
     draws : int, optional
-        Number of draws of the missing cells. The rows are then repeated, and the column "draw" has their number. By
-        default, missing cells are replaced by their conditional means.
+        Number of draws of the missing cells. The rows are then repeated, and the first column, "draw", has the number
+        of the draw. By default, missing cells are replaced by their conditional means.
     seed : int
         Seed of the draws.
+    notes : list of str
+        Notes on rows that are not filled in, or inaccurately, are appended after the last piece.
 
     Raises
     ------
     FileError, DataError
-        If the table cannot be read, or a cell is outside the support of the density.
+        If the table cannot be read, or has a column "draw" beside that of the draws.
     """
     import pyarrow as pa
 
@@ -212,18 +216,37 @@ def impute_table(
     if not isinstance(density, _GraphDensity):
         raise DataError(
             "missing cells are filled in by a density of graphs (fit --task density --structure graph); this run is "
-            f"{type(density).__name__}"
+            f"another one ({run.task})"
         )
-    names = key or (run.manifest.key if run.manifest else None)
-    for number, piece in enumerate(tables.batches(source, columns.kinds(schema), **form)):
-        if key:
-            columns.check_columns(piece.column_names, [key])
-        named = {names: piece[names]} if names is not None and names in piece.column_names else {}
-        X = columns.select_features(piece if schema.named else piece.drop_columns(list(named)), schema)
-        filled = density.impute(X, draws, fold_in(seed, number))
+    done, left = 0, 0
+    texts = list[str]()
+    for piece in _split(tables.batches(source, columns.kinds(schema), **form), max(1, _ROWS // (draws or 1))):
+        if draws and _DRAW in piece.column_names:
+            raise DataError(f"the table has a column {_DRAW!r}, which is the name of the column of draws; rename it")
+        X = columns.select_features(piece, schema)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            filled = density.impute(X, draws, fold_in(seed, done))
+        texts += [str(warning.message) for warning in caught]
+        names = [column.name for column in schema.columns] if schema.named else piece.column_names
         for draw, cells in enumerate(filled if draws else filled[None], 1):
-            values = {c.name: pa.array(line, from_pandas=True) for c, line in zip(schema.columns, cells.T, strict=True)}
-            yield columns.make_table({**named, **({"draw": np.full(len(cells), draw)} if draws else {}), **values})
+            values = {name: pa.array(line, from_pandas=True) for name, line in zip(names, cells.T, strict=True)}
+            first = {_DRAW: np.full(len(cells), draw)} if draws else {}
+            yield columns.make_table({**first, **{name: values.get(name, piece[name]) for name in piece.column_names}})
+        done, left = done + len(piece), left + int(np.isnan(cells).any(1).sum())
+    if left:
+        notes.append(
+            f"{left:,} of {done:,} rows still have missing cells: known cells are outside the support of the density, "
+            "which is the range of the training rows with a margin (fit --margin)"
+        )
+    notes.extend([text for text in texts if "effective" in text][:1])
+
+
+def _split(pieces: Iterator["pa.Table"], rows: int) -> Iterator["pa.Table"]:
+    """Yield pieces of a table with at most some rows."""
+    for piece in pieces:
+        for start in range(0, len(piece), rows):
+            yield piece.slice(start, rows)
 
 
 @runtime_checkable
@@ -264,9 +287,7 @@ def _ood_p_values(run: LoadedRun, X: Any, others: Mapping[str, Any]) -> Any:
     if isinstance(run.predictor, _GraphDensity):
         return run.predictor.p_values(X)
     if not isinstance(run.predictor, Predictor):
-        raise DataError(
-            "p-values of rows were requested (ood), and this density has none; graphs have (--structure graph)"
-        )
+        raise DataError("p-values of rows were requested (ood), and this density has none; use a density of graphs")
     if _OOD in others:
         raise DataError(
             f"p-values of rows were requested, and a target has the name of their column, {_OOD}; rename it"

@@ -475,13 +475,16 @@ def read_cells(X: Any) -> Floats:
     Raises
     ------
     DataError
-        For columns that are not numeric.
+        For columns that are not numeric, infinite values, and frames without rows.
     """
+    if not len(X):
+        raise DataError("X has no rows; give at least one")
     columns = []
     for series in to_narwhals(X, "X").iter_columns():
-        if not series.dtype.is_numeric() and series.null_count() < len(series):
+        cells = read_series(series.name, series)
+        if cells.kind not in ("numeric", "empty"):
             raise DataError(f"column {series.name!r} has the type {series.dtype}; numbers are needed: encode it")
-        columns.append(series.cast(nw.Float64()).to_numpy().astype(np.float64))
+        columns.append(np.asarray(cells.values, dtype=np.float64))
     return np.column_stack(columns)
 
 

@@ -138,6 +138,21 @@ def test_frames_with_missing_cells(iris: np.ndarray) -> None:
         fitted.impute(gaps.assign(b="text"))
     with pytest.raises(DataError, match=r"column 'd' was given; allowed are 'a', 'b', 'c', or their positions"):
         fitted.conditional("d", gaps)
+    objects = gaps.astype(object).assign(b=[5.1, None, 5.0, 4.9])
+    with quietly():
+        assert np.isfinite(fitted.impute(objects)).all()
+        assert np.isfinite(fitted.impute(objects.to_numpy().tolist())).all()
+        given = fitted.conditional(np.int64(1), gaps)
+    with pytest.raises(DataError, match=r"q=1.5 was given; levels between 0 and 1"):
+        given.icdf(1.5)
+    with pytest.raises(DataError, match=r"x has shape \(2,\); one number, or one for each of the 4 rows"):
+        given.cdf([0.1, 0.2])
+    with pytest.raises(DataError, match=r"X has missing cells in 1 of 4 rows .*fill them in \(impute\)"):
+        fitted.p_values(gaps)
+    with pytest.raises(DataError, match=r"X has missing cells in 1 of 4 rows .*fill them in \(impute\)"):
+        fitted.score_samples(gaps)
+    with pytest.raises(DataError, match="X cannot be read as an array of numbers"):
+        fitted.impute([["a", "b", "c"]])
     far = gaps.copy()
     far.loc[0, "a"] = 1000.0
     with pytest.raises(DataError, match=r"1 of 4 rows .*first: 0\) have known cells outside the support"):
@@ -180,14 +195,18 @@ def test_missing_cells_are_filled_in_on_the_command_line(
         rows = frame.iloc[:6].assign(name=list("uvwxyz"))
         rows.loc[2, "b"] = np.nan
         rows.to_csv("rows.csv", index=False)
-        assert main(["impute", "run", "rows.csv", "--key", "name", "--out", "filled.csv"]) == 0
+        assert main(["impute", "run", "rows.csv", "--out", "filled.csv"]) == 0
         filled = pd.read_csv("filled.csv")
-        assert list(filled.columns) == ["name", "a", "b"]
+        assert list(filled.columns) == ["a", "b", "name"]
+        assert filled["name"].tolist() == list("uvwxyz")
         assert filled["b"].to_numpy() == pytest.approx(fitted.impute(rows[["a", "b"]])[:, 1])
         assert main(["impute", "run", "rows.csv", "--draws", "3", "--seed", "1", "--out", "drawn.csv"]) == 0
         drawn = pd.read_csv("drawn.csv")
         assert drawn["draw"].tolist() == [1] * 6 + [2] * 6 + [3] * 6
         assert drawn.loc[drawn.index % 6 == 2, "b"].nunique() == 3
+        assert main(["impute", "run", "drawn.csv", "--draws", "3"]) == 2
         UnboundedDepthRegressor(epochs=2, width=4, cv=1, random_state=0).fit(frame[["a"]], frame["b"]).save("other")
         assert main(["impute", "other", "rows.csv"]) == 2
-    assert "missing cells are filled in by a density of graphs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the table has a column 'draw', which is the name of the column of draws" in said
+    assert "missing cells are filled in by a density of graphs" in said

@@ -146,10 +146,9 @@ def _impute_parser(names: Any, run: Command) -> None:
         "--draws",
         type=_rows,
         metavar="N",
-        help="draws of the missing cells, as repeated rows with the column draw (default: conditional means)",
+        help="draws of the missing cells, as repeated rows with a first column draw (default: conditional means)",
     )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the draws (default: 0)")
-    parser.add_argument("--key", metavar="COLUMN", help="column with the names of the rows; first column of the output")
     parser.add_argument(
         "--out", type=_name, default="-", metavar="FILE", help="output file, formats as for predict (default: -)"
     )

@@ -279,16 +279,20 @@ def sample(given: argparse.Namespace) -> int:
 def impute(given: argparse.Namespace) -> int:
     """Fill in missing cells of a table by a density, in batches."""
     from fathomless.app import predicting
+    from fathomless.app.commands.flags import translate_message
     from fathomless.tables.writers import writer
 
     run = predicting.load_run(given.folder, None, None)
     set_threads(run.manifest.threads if run.manifest else None)
     known = table_form(form(given), run.manifest)
+    notes = list[str]()
     done = 0
     with writer(given.out) as write:
-        for table in predicting.impute_table(run, given.data, known, draws=given.draws, seed=given.seed, key=given.key):
+        for table in predicting.impute_table(run, given.data, known, draws=given.draws, seed=given.seed, notes=notes):
             write(table)
             done += len(table)
+    for text in notes:
+        note(translate_message(text))
     if given.out != "-":
         show(f"Wrote {done:,} rows to {given.out}")
     return 0

@@ -63,7 +63,7 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         Inference of the weights. "map": point estimates with weight decay from the prior. "meanfield": an independent
         Gaussian for each weight. "sparse": a Gaussian and an inclusion variable for each weight. "hmc": Hamiltonian
         Monte Carlo with hierarchical scales, initialised at fitted networks; it takes a minute or more for some hundred
-        rows, and predicts noisy tables better. :class:`~fathomless.estimators.values.HMC` has its options.
+        rows. :class:`~fathomless.estimators.values.HMC` has its options.
     last_layer : {"auto", "point", "laplace", "conjugate"}
         Inference of the last linear map of each depth, for point estimates of the other weights. "point": a point
         estimate. "laplace": the posterior given the features of the network, centred at the trained head. "conjugate":

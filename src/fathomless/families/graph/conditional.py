@@ -3,7 +3,7 @@
 Units are standardised, see :mod:`fathomless.families.graph.density`. A cell that is NaN is unknown.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import logsumexp, ndtr
@@ -11,6 +11,7 @@ from scipy.special import logsumexp, ndtr
 from fathomless.data.targets import TargetScale
 from fathomless.families.graph.density import Mixture
 from fathomless.families.graph.state import Floats
+from fathomless.system.errors import DataError
 
 __all__ = ["ConditionalColumn", "effective_components", "fill", "sample_missing"]
 
@@ -33,10 +34,10 @@ class ConditionalColumn:
         Means and scales of the columns.
     """
 
-    mixture: Mixture
+    mixture: Mixture = field(repr=False)
     column: int
-    x: Floats
-    target: TargetScale
+    x: Floats = field(repr=False)
+    target: TargetScale = field(repr=False)
 
     @property
     def effective(self) -> Floats:
@@ -51,13 +52,13 @@ class ConditionalColumn:
         return self._decode(found)
 
     def cdf(self, x: Floats) -> Floats:
-        """Return the conditional distribution function at one value for each row, shape (N,)."""
+        """Return the conditional distribution function at one value, or one for each row, shape (N,)."""
         value = self._logits(x)
         parts = [self._below(weights, value[rows]) for rows, weights in self.mixture.given(self.x)]
         return np.concatenate(parts)
 
     def log_prob(self, x: Floats) -> Floats:
-        """Return the log density at one value for each row, in nats, shape (N,); -inf outside the support."""
+        """Return the log density at one value, or one for each row, in nats, shape (N,); -inf outside the support."""
         value = self._logits(x)
         inside = np.isfinite(value)
         a = np.where(inside, value, 0.0)
@@ -75,7 +76,9 @@ class ConditionalColumn:
 
     def icdf(self, q: Floats) -> Floats:
         """Return conditional quantiles of 0 < q < 1, one level or one for each row, shape (N,)."""
-        level = np.broadcast_to(np.asarray(q, dtype=float), (len(self.x),))
+        level = self._by_row("q", q)
+        if not ((level > 0.0) & (level < 1.0)).all():
+            raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
         ends = self.mixture.scale.support[:, self.column]
         found = np.empty(len(self.x))
         for rows, weights in self.mixture.given(self.x):
@@ -99,8 +102,19 @@ class ConditionalColumn:
 
     def _logits(self, x: Floats) -> Floats:
         """Return the logits of values in the unit of the column, one or one for each row, (N,)."""
-        value = np.broadcast_to(np.asarray(x, dtype=float), (len(self.x),))
+        value = self._by_row("x", x)
+        if np.isnan(value).any():
+            raise DataError("x has missing values; give numbers")
         return self._encode((value - self.target.mean[self.column]) / self.target.scale[self.column])
+
+    def _by_row(self, name: str, value: Floats) -> Floats:
+        """Return one value for each row, (N,)."""
+        array = np.asarray(value, dtype=float)
+        if array.shape not in ((), (len(self.x),)):
+            raise DataError(
+                f"{name} has shape {array.shape}; one number, or one for each of the {len(self.x)} rows, is needed"
+            )
+        return np.broadcast_to(array, (len(self.x),))
 
     def _encode(self, z: Floats) -> Floats:
         """Return the logits of standardised values, (n,)."""
@@ -133,7 +147,7 @@ def sample_missing(mixture: Mixture, x: Floats, n: int, generator: np.random.Gen
     means = mixture.means.reshape(-1, columns)
     deviation = mixture.precisions.repeat(draws, axis=0) ** -0.5
     filled = np.tile(x, (n, 1, 1))
-    for rows, weights in mixture.given(x):
+    for rows, weights in mixture.given(x, n * columns):
         cumulative = weights.cumsum(1)
         uniform = generator.random((len(weights), n)) * cumulative[:, -1:]
         noise = generator.standard_normal((n, len(weights), columns))

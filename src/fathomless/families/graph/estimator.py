@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fathomless.data.cells import check_table, is_frame
-from fathomless.data.frames import read_cells, read_target
+from fathomless.data.frames import read_cells
 from fathomless.data.schema import rows_of
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import require_fitted
@@ -374,7 +374,9 @@ class IndianChefsDensity(_InfiniteGraph, Density):
                 stacklevel=2,
             )
         chosen &= ~outside
-        filled = cells.copy() if n_samples is None else np.tile(cells, (checks.whole("n_samples", n_samples), 1, 1))
+        if n_samples is not None:
+            n_samples = checks.whole("n_samples", n_samples)
+        filled = cells.copy() if n_samples is None else np.tile(cells, (n_samples, 1, 1))
         if chosen.any():
             self._warn_few_components(effective_components(mixture, z[chosen]))
             if n_samples is None:
@@ -395,9 +397,10 @@ class IndianChefsDensity(_InfiniteGraph, Density):
             Rows.
         reference : array or data frame of numbers, shape (R, T), optional
             Rows of the same distribution as the training rows, which the density was not fitted to. The p-values are
-            then valid whether or not the density is right: a new row of the distribution has a p-value up to q with a
-            probability of at most q (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005). By
-            default 4,000 rows are drawn from the density itself, and the p-values are valid if the density is right.
+            then valid whether or not the density is right: on average over such reference rows, a new row of the
+            distribution has a p-value up to q with a probability of at most q (Vovk, Gammerman and Shafer, Algorithmic
+            Learning in a Random World, 2005). By default 4,000 rows are drawn from the density itself, and the p-values
+            are valid if the density is right.
         random_state : int, Generator or RandomState
             Seed of the draws.
 
@@ -427,12 +430,12 @@ class IndianChefsDensity(_InfiniteGraph, Density):
     def _place(self, column: int | str) -> int:
         """Return the position of a column that is given by its name or position."""
         names = [entry.name for entry in self.schema_.columns]
-        place = names.index(column) if column in names else column
-        if not isinstance(place, int) or not 0 <= place < len(names):
+        place: Any = names.index(column) if column in names else column
+        if isinstance(place, bool) or not isinstance(place, int | np.integer) or not 0 <= place < len(names):
             raise DataError(
                 f"column {column!r} was given; allowed are {', '.join(map(repr, names))}, or their positions"
             )
-        return place
+        return int(place)
 
     def _cells(self, X: Any) -> Array:
         """Return the cells of a table as float64, (N, T), with NaN for missing ones."""
@@ -440,8 +443,11 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         if is_frame(X):
             return read_cells(self._table(X, reset=False))
         check_table(X)
-        cells = np.asarray(X)
-        gaps = np.isnan(cells) if cells.dtype.kind == "f" else np.zeros(cells.shape, dtype=bool)
+        try:
+            cells = np.asarray(X, dtype=np.float64)  # None is NaN
+        except (TypeError, ValueError) as error:
+            raise DataError(f"X cannot be read as an array of numbers: {error}") from error
+        gaps = np.isnan(cells)
         return np.where(gaps, np.nan, self._table(np.where(gaps, 0.0, cells), reset=False))
 
     def _is_outside(self, z: Array, mixture: Mixture) -> Array:
@@ -478,8 +484,11 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return LogitScale(np.array(diagnostics.low), np.array(diagnostics.span), self.margin)
 
     def _encode_rows(self, X: Any) -> Array:
-        target = cast(TargetScale, self.target_)
-        return target.encode(read_target(self._table(X, reset=False)).reshape(len(X), -1))
+        cells = self._cells(X)
+        gaps = cast(Array, np.isnan(cells).any(1))
+        if gaps.any():
+            raise DataError(f"X has missing cells in {rows_of(gaps)}; fill them in (impute), or drop these rows")
+        return cast(TargetScale, self.target_).encode(cells)
 
 
 class Marginal:

@@ -15,9 +15,9 @@ center: That is not the question). Scales of wide layers have about ten times as
 trajectories at fixed scales (``benchmarks/results/hmc.txt``).
 
 The mass of a coordinate is the precision of its prior plus τ times the information of the rows about it. During burn-in
-the information is estimated by the mean square of the gradient, divided by τ: in equilibrium,
-:math:`E\, (\partial_j U)^2 = E\, \partial_j^2 U`. Afterwards it is fixed, as is the step size, so that all kept states
-come from one transition kernel.
+the information is estimated by the mean square of the gradient of the log-likelihood, divided by τ. For z its mean in
+equilibrium is that of the curvature, plus :math:`E z^2 - 1`. Afterwards it is fixed, as is the step size, so that all
+kept states come from one transition kernel.
 """
 
 import math
@@ -40,6 +40,7 @@ from fathomless.inference.mcmc.scales import (
     slope_of_log_precision,
 )
 from fathomless.nn.flat import FlatNetworks
+from fathomless.system.errors import DataError
 
 __all__ = ["NetworkSampler", "WeightState"]
 
@@ -244,6 +245,10 @@ class NetworkSampler(JointSampler[WeightState]):
         noise = Noise(*(arrays[f"noise_{field.name}"].copy() for field in fields(Noise)))
         size = StepSize(step, average, centre, error, int(count))
         weights, alpha, information = (arrays[name].copy() for name in ("weights", "alpha", "information"))
+        if len(information) != len(weights) + len(alpha):
+            raise DataError(
+                "the checkpoint is of an earlier version, whose trajectories have fixed scales; delete it for a new fit"
+            )
         return WeightState(weights, alpha, noise, size, information, fit, acceptance, int(diverged))
 
     def _cast(self, weights: NDArray[np.float64]) -> NDArray[Any]:
@@ -269,6 +274,8 @@ class _Target:
         weights = networks.weights
         self.force = observed.force(noise, weights)
         self.of_weight = torch.from_numpy(groups.of_weight).to(weights.device)
+        members = torch.nn.functional.one_hot(self.of_weight, len(groups.names))
+        self.members = members.to(weights)  # (P, G); sums by a product have the same order on every device
         self.over_root = torch.from_numpy(groups.fan_in**-0.5).to(weights)
 
     def standardize(self, alpha: NDArray[np.float64]) -> Tensor:
@@ -295,7 +302,7 @@ class _Target:
         scale = self._scale(s)
         weights = torch.mul(z, scale, out=self.networks.weights)
         gradient = self.networks.gradient(self.x, self.force)
-        of_s = torch.zeros_like(s).index_add_(1, self.of_weight, gradient * weights).mul_(-0.5)
+        of_s = ((gradient * weights) @ self.members).mul_(-0.5)
         return torch.cat([gradient.mul_(scale), of_s], 1)
 
     def gradient(self, position: Tensor) -> Tensor:

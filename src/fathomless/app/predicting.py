@@ -239,7 +239,11 @@ def impute_table(
             f"{left:,} of {done:,} rows still have missing cells: known cells are outside the support of the density, "
             "which is the range of the training rows with a margin (fit --margin)"
         )
-    notes.extend([text for text in texts if "effective" in text][:1])
+    if any("effective components" in text for text in texts):
+        notes.append(
+            "some rows have fewer than 50 effective components given their known cells, and are filled in inaccurately; "
+            "fit with more density_draws"
+        )
 
 
 def _split(pieces: Iterator["pa.Table"], rows: int) -> Iterator["pa.Table"]:

@@ -241,8 +241,8 @@ def impute_table(
         )
     if any("effective components" in text for text in texts):
         notes.append(
-            "some rows have fewer than 50 effective components given their known cells, and are filled in inaccurately; "
-            "fit with more density_draws"
+            "some rows have fewer than 50 effective components given their known cells, and are filled in "
+            "inaccurately; fit with more density_draws"
         )
 
 

@@ -4,8 +4,9 @@
 
 bde samples the members of an ensemble by microcanonical Langevin dynamics. "defaults" are those of the package, and
 "example" the settings of the example in its description (8 members, 5,000 steps of warm-up, 2,000 samples). Columns and
-targets are standardised. The law is the mixture over members and samples. Scores are the mean log density of test rows in nats,
-in units of the table, RMSE, and the coverage of 90 % intervals. Run it in an environment with bde, jax and NumPy.
+targets are standardised. The law is the mixture over members and samples. Scores are the mean log density of test rows
+in nats, in units of the table, RMSE, and the coverage of 90 % intervals. Run it in an environment with bde, jax and
+NumPy.
 """
 
 import argparse

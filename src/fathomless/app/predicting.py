@@ -1,4 +1,4 @@
-"""Predictions of a run for a table, piece by piece: the part that the commands ``predict`` and ``serve`` share."""
+"""Predictions of a run for a table, piece by piece, for the commands ``predict`` and ``serve``; missing cells."""
 
 import math
 import warnings
@@ -154,8 +154,7 @@ def predict_table(
             unused = [name for name in piece.column_names if schema.named and name not in used]
             if key:
                 columns.check_columns(piece.column_names, [key])
-        if not len(piece):
-            raise DataError(f"{tables.describe_source(source)} has column names and no rows; give rows to predict")
+        _require_rows(piece, source)
         named = {names: piece[names]} if names is not None and names in piece.column_names else {}
         X = columns.select_features(piece if schema.named else piece.drop_columns(list(named)), schema)
         new_values.add(X)
@@ -221,6 +220,7 @@ def impute_table(
     done, left = 0, 0
     texts = list[str]()
     for piece in _split(tables.batches(source, columns.kinds(schema), **form), max(1, _ROWS // (draws or 1))):
+        _require_rows(piece, source)
         if draws and _DRAW in piece.column_names:
             raise DataError(f"the table has a column {_DRAW!r}, which is the name of the column of draws; rename it")
         X = columns.select_features(piece, schema)
@@ -247,10 +247,16 @@ def impute_table(
 
 
 def _split(pieces: Iterator["pa.Table"], rows: int) -> Iterator["pa.Table"]:
-    """Yield pieces of a table with at most some rows."""
+    """Yield pieces of a table with at most some rows; a piece without rows is kept."""
     for piece in pieces:
-        for start in range(0, len(piece), rows):
+        for start in range(0, max(len(piece), 1), rows):
             yield piece.slice(start, rows)
+
+
+def _require_rows(piece: "pa.Table", source: tables.Source | bytes) -> None:
+    """Check that a table has rows."""
+    if not len(piece):
+        raise DataError(f"{tables.describe_source(source)} has column names and no rows; give rows to predict")
 
 
 @runtime_checkable

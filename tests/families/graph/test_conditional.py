@@ -46,7 +46,7 @@ def test_conditionals_are_those_of_a_normal_law() -> None:
         gain = covariance[1, known] @ np.linalg.inv(covariance[np.ix_(known, known)])
         law = stats.norm(gain @ logits[row, known], math.sqrt(covariance[1, 1] - gain @ covariance[known, 1]))
         for level in levels:
-            below = found.cdf(mixture.scale.decode_column(1, np.full(3, law.ppf(level))))[row]
+            below = found.cdf(mixture.scale.column(1).decode(np.full(3, law.ppf(level))))[row]
             assert abs(below - level) < 5.0 * math.sqrt(0.25 / found.effective[row]) + 1e-3
     quantiles = np.stack([found.icdf(level) for level in levels])
     assert np.stack([found.cdf(line) for line in quantiles]) == pytest.approx(np.tile(levels[:, None], 3), abs=1e-9)
@@ -207,6 +207,9 @@ def test_missing_cells_are_filled_in_on_the_command_line(
         assert main(["impute", "run", "drawn.csv", "--draws", "3"]) == 2
         UnboundedDepthRegressor(epochs=2, width=4, cv=1, random_state=0).fit(frame[["a"]], frame["b"]).save("other")
         assert main(["impute", "other", "rows.csv"]) == 2
+        rows.iloc[:0].to_csv("empty.csv", index=False)
+        assert main(["impute", "run", "empty.csv"]) == 2
     said = capsys.readouterr().err
     assert "the table has a column 'draw', which is the name of the column of draws" in said
     assert "missing cells are filled in by a density of graphs" in said
+    assert "empty.csv has column names and no rows" in said

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from fathomless.data.targets import TargetScale
-from fathomless.families.graph.density import Mixture
+from fathomless.families.graph.density import LogitScale, Mixture
 from fathomless.families.graph.state import Floats
 from fathomless.system.errors import DataError
 
@@ -69,9 +69,7 @@ class ConditionalColumn:
             with np.errstate(divide="ignore"):
                 logs = np.log(weights) + constant - 0.5 * precisions * (a[rows, None] - means) ** 2
             found[rows] = logsumexp(logs, axis=1)
-        slope = np.abs(a) + 2.0 * np.log1p(np.exp(-np.abs(a)))
-        scale = self.mixture.scale
-        found += slope + np.log((1.0 - 2.0 * scale.margin) / scale.span[self.column])
+        found += self._scale.log_jacobian(a[:, None])
         return np.where(inside, found - np.log(self.target.scale[self.column]), -np.inf)
 
     def icdf(self, q: Floats) -> Floats:
@@ -79,13 +77,13 @@ class ConditionalColumn:
         level = self._by_row("q", q)
         if not ((level > 0.0) & (level < 1.0)).all():
             raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
-        ends = self.mixture.scale.support[:, self.column]
+        scale = self._scale
         found = np.empty(len(self.x))
         for rows, weights in self.mixture.given(self.x):
-            low, high = (np.full(len(weights), end) for end in ends)
+            low, high = (np.full(len(weights), end) for end in scale.support[:, 0])
             for _ in range(_HALVINGS):
                 middle = 0.5 * (low + high)
-                below = self._below(weights, self._encode(middle)) < level[rows]
+                below = self._below(weights, scale.encode(middle)) < level[rows]
                 low, high = np.where(below, middle, low), np.where(below, high, middle)
             found[rows] = 0.5 * (low + high)
         return self._decode(found)
@@ -105,7 +103,7 @@ class ConditionalColumn:
         value = self._by_row("x", x)
         if np.isnan(value).any():
             raise DataError("x has missing values; give numbers")
-        return self._encode((value - self.target.mean[self.column]) / self.target.scale[self.column])
+        return self._scale.encode((value - self.target.mean[self.column]) / self.target.scale[self.column])
 
     def _by_row(self, name: str, value: Floats) -> Floats:
         """Return one value for each row, (N,)."""
@@ -116,11 +114,10 @@ class ConditionalColumn:
             )
         return np.broadcast_to(array, (len(self.x),))
 
-    def _encode(self, z: Floats) -> Floats:
-        """Return the logits of standardised values, (n,)."""
-        wide = np.tile(self.mixture.scale.low, (len(z), 1))
-        wide[:, self.column] = z
-        return self.mixture.scale.encode(wide)[:, self.column]
+    @property
+    def _scale(self) -> LogitScale:
+        """Map between standardised values of the column and logits."""
+        return self.mixture.scale.column(self.column)
 
     def _decode(self, z: Floats) -> Floats:
         """Return standardised values in the unit of the column."""
@@ -156,6 +153,5 @@ def sample_missing(mixture: Mixture, x: Floats, n: int, generator: np.random.Gen
         )
         place = place.clip(max=networks * draws - 1)
         drawn = means[place] + deviation[place] * noise
-        values = np.stack([mixture.scale.decode_column(d, drawn[..., d]) for d in range(columns)], -1)
-        filled[:, rows] = np.where(np.isnan(x[rows]), values, x[rows])
+        filled[:, rows] = np.where(np.isnan(x[rows]), mixture.scale.decode(drawn), x[rows])
     return filled

@@ -90,13 +90,12 @@ class LogitScale:
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(u) - np.log1p(-u))
 
-    def decode_column(self, column: int, a: Floats) -> Floats:
-        """Return the values of one column at logits of any shape."""
-        u = (logistic(a) - self.margin) / (1 - 2 * self.margin)
-        return np.asarray(self.low[column] + self.span[column] * u)
+    def column(self, column: int) -> "LogitScale":
+        """Return the scale of one column; it encodes and decodes arrays of any shape."""
+        return LogitScale(self.low[[column]], self.span[[column]], self.margin)
 
     def decode(self, a: Floats) -> Floats:
-        """Undo :meth:`encode`."""
+        """Undo :meth:`encode`, for logits (…, D)."""
         return np.asarray(self.low + self.span * (logistic(a) - self.margin) / (1 - 2 * self.margin))
 
     def log_jacobian(self, a: Floats) -> Floats:
@@ -265,7 +264,7 @@ class Mixture:
         """
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
         logits = self.means[..., column, None] + nodes / np.sqrt(self.precisions[:, column])[:, None, None]
-        values = self.scale.decode_column(column, logits)
+        values = self.scale.column(column).decode(logits)
         return np.asarray((values @ (weights / weights.sum())).reshape(-1))
 
     def cdf(self, column: int, x: Floats) -> Floats:

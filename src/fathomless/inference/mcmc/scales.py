@@ -131,7 +131,7 @@ def log_prior_of_log_precision(s: Tensor) -> Tensor:
 
     Examples
     --------
-    >>> log_prior_of_log_precision(torch.tensor([0.0, 1.0])).round(decimals=3)
+    >>> log_prior_of_log_precision(torch.tensor([0.0, 1.0], device="cpu")).round(decimals=3)
     tensor([-0.5000, -0.3590])
     """
     return _SHAPE * s - _RATE * s.exp()

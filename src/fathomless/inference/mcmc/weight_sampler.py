@@ -21,7 +21,7 @@ kept states come from one transition kernel.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -114,7 +114,7 @@ class NetworkSampler(JointSampler[WeightState]):
         self.leapfrogs = leapfrogs
         self.adapting = adapting
         self.groups = Groups.of(network)
-        self._networks: FlatNetworks | None = None
+        self._target: _Target | None = None
 
     def start(self, generator: np.random.Generator) -> WeightState:
         """Draw a state from the prior."""
@@ -134,14 +134,14 @@ class NetworkSampler(JointSampler[WeightState]):
         self, states: Sequence[WeightState], done: int, generators: Sequence[np.random.Generator]
     ) -> list[WeightState]:
         """Move all chains by one sweep."""
-        networks = self._stack(states)
+        target = self._stack(states)
         pairs = list(zip(states, generators, strict=True))
-        before = networks(self.x)
+        before = target.networks(self.x)
         outputs = before.double().cpu().numpy()
         alpha = np.array([self.groups.redraw(state.weights.astype(np.float64), g) for state, g in pairs])
         noise = [self.observed.redraw(f, state.noise, g) for f, (state, g) in zip(outputs, pairs, strict=True)]
         tau = np.array([[float(n.precision.mean()) if n.precision.size else 1.0] for n in noise])
-        target = _Target(networks, self.groups, self.x, self.observed, noise)
+        target.set_noise(noise)
         position = target.standardize(alpha)
         information = self._estimate_information(target, position, states, done, tau)
         mass = self.groups.prior_information + tau * information
@@ -154,7 +154,7 @@ class NetworkSampler(JointSampler[WeightState]):
         accepted = np.array([g.random() for g in generators]) < chance
         ends = torch.where(torch.from_numpy(accepted).to(before.device)[:, None, None], after, before)
         log_likelihood = self.observed.row_log_prob(ends, noise).mean(1).tolist()
-        end_weights, end_alpha = networks.weights.cpu().numpy(), target.precision_of(position)
+        end_weights, end_alpha = target.networks.weights.cpu().numpy(), target.precision_of(position)
         return [
             replace(
                 state,
@@ -256,27 +256,32 @@ class NetworkSampler(JointSampler[WeightState]):
         cast: NDArray[Any] = torch.from_numpy(weights).to(self.x.dtype).numpy()
         return cast
 
-    def _stack(self, states: Sequence[WeightState]) -> FlatNetworks:
-        """Return the networks of all chains, stacked, with the weights of their states."""
-        if self._networks is None or len(self._networks) != len(states):
-            self._networks = FlatNetworks(self.network, len(states))
-        self._networks.weights.copy_(torch.as_tensor(np.array([state.weights for state in states]), device="cpu"))
-        return self._networks
+    def _stack(self, states: Sequence[WeightState]) -> "_Target":
+        """Return the target of all chains, whose stacked networks have the weights of their states."""
+        if self._target is None or len(self._target.networks) != len(states):
+            self._target = _Target(FlatNetworks(self.network, len(states)), self.groups, self.x, self.observed)
+        weights = np.array([state.weights for state in states])
+        self._target.networks.weights.copy_(torch.as_tensor(weights, device="cpu"))
+        return self._target
 
 
 class _Target:
     """Density of standardised weights and log precisions, at fixed noise. Positions are (z, s), of shape (C, P + G)."""
 
-    def __init__(
-        self, networks: FlatNetworks, groups: Groups, x: Tensor, observed: Observation, noise: Sequence[Noise]
-    ) -> None:
-        self.networks, self.x, self.observed, self.noise = networks, x, observed, noise
+    noise: Sequence[Noise]
+    force: Callable[[Tensor], Tensor]
+
+    def __init__(self, networks: FlatNetworks, groups: Groups, x: Tensor, observed: Observation) -> None:
+        self.networks, self.x, self.observed = networks, x, observed
         weights = networks.weights
-        self.force = observed.force(noise, weights)
         self.of_weight = torch.from_numpy(groups.of_weight).to(weights.device)
         members = torch.nn.functional.one_hot(self.of_weight, len(groups.names))
         self.members = members.to(weights)  # (P, G); sums by a product have the same order on every device
         self.over_root = torch.from_numpy(groups.fan_in**-0.5).to(weights)
+
+    def set_noise(self, noise: Sequence[Noise]) -> None:
+        """Set the noise of all chains."""
+        self.noise, self.force = noise, self.observed.force(noise, self.networks.weights)
 
     def standardize(self, alpha: NDArray[np.float64]) -> Tensor:
         """Return the position of the present weights, for given precisions (C, G)."""
@@ -291,18 +296,16 @@ class _Target:
     def log_density(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Set the weights of a position; return the outputs (C, N, K), and log densities (C,) up to a constant."""
         z, s = self._split(position)
-        torch.mul(z, self._scale(s), out=self.networks.weights)
+        self._set_weights(position)
         f = self.networks(self.x)
         prior = log_prior_of_log_precision(s.double()).sum(1) - 0.5 * z.double().square().sum(1)
         return f, self.observed.log_prob(f, self.noise).cpu() + prior.cpu()
 
     def likelihood_gradient(self, position: Tensor) -> Tensor:
         """Set the weights of a position; return the gradient of the log-likelihood, (C, P + G)."""
-        z, s = self._split(position)
-        scale = self._scale(s)
-        weights = torch.mul(z, scale, out=self.networks.weights)
+        scale = self._set_weights(position)
         gradient = self.networks.gradient(self.x, self.force)
-        of_s = ((gradient * weights) @ self.members).mul_(-0.5)
+        of_s = ((gradient * self.networks.weights) @ self.members).mul_(-0.5)
         return torch.cat([gradient.mul_(scale), of_s], 1)
 
     def gradient(self, position: Tensor) -> Tensor:
@@ -313,6 +316,13 @@ class _Target:
         of_z.sub_(z)
         of_s.add_(slope_of_log_precision(s))
         return gradient
+
+    def _set_weights(self, position: Tensor) -> Tensor:
+        """Set the weights of a position; return their prior standard deviations, (C, P)."""
+        z, s = self._split(position)
+        scale = self._scale(s)
+        torch.mul(z, scale, out=self.networks.weights)
+        return scale
 
     def _split(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return z (C, P) and s (C, G) as views."""

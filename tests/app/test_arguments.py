@@ -205,6 +205,10 @@ def test_every_option_takes_what_its_declaration_allows(option: "Field[Any]") ->
             assert options(flag(option), "low,high") == {option.name: ["low", "high"]}
         case "text":
             assert options(flag(option), "any thing") == {option.name: "any thing"}
+        case "lists":
+            assert options(flag(option), "width=8,16 weight_prior=0.5,columns") == {
+                option.name: {"width": [8, 16], "weight_prior": [0.5, "columns"]}
+            }
 
 
 def test_a_law_over_depth_may_be_a_number() -> None:
@@ -216,7 +220,7 @@ def test_a_law_over_depth_may_be_a_number() -> None:
     [
         (option, text)
         for option in OPTIONS
-        for text in ("bogus", "", "1.5", "ten", "1,5", "None")
+        for text in ("bogus", "", "1.5", "ten", "1,5", "None", "a=1 a=2", "a=1,", "=1")
         if (option.metadata["kind"], text) not in (("real", "1.5"), ("order", "1,5"))
         and option.metadata["kind"] != "text"
     ],
@@ -232,7 +236,9 @@ def test_what_an_option_cannot_be_is_refused_with_what_it_can_be(
     assert repr(text) in said
     for allowed in option.metadata["names"]:
         assert allowed in said
-    assert ("a whole number" in said) == (option.metadata["kind"] == "whole" or option.name == "depth_law")
+    assert ("a whole number" in said) == (
+        option.metadata["kind"] == "whole" or option.name in ("depth_law", "candidates")
+    )
     assert ("a number" in said) == (option.metadata["kind"] == "real")
 
 

@@ -3,14 +3,15 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from commands import Call
+from fathomless import ContinuousDepthRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.candidates import average_weights, expand_candidates
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.model import UnboundedDepth
@@ -126,6 +127,42 @@ def test_a_kind_that_cannot_learn_gets_little_weight() -> None:
     assert found.kinds_[0]["weight"] > 0.9
 
 
+@pytest.mark.parametrize("kind", [UnboundedDepthRegressor, ContinuousDepthRegressor])
+def test_widths_are_weighted_by_unseen_rows(kind: type[Any], tmp_path: Path) -> None:
+    """A target of two columns that interact needs more than one unit."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 2))
+    y = np.sin(2.0 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=240)
+    options = {**SHORT, "epochs": 100, "learning_rate": 0.02}
+    found = kind(**options, candidates={"width": [1, 32]}).fit(X, y)
+    assert [network.structure().kind for network in list_members(found.model_)]
+    again = load(found.save(tmp_path / "m"))
+    assert np.array_equal(again.predict(X), found.predict(X))
+    if kind is UnboundedDepthRegressor:
+        assert [one["options"] for one in found.kinds_] == [{"width": 1}, {"width": 32}]
+        assert found.kinds_[1]["weight"] > 0.9
+        widths = [cast(UnboundedDepth, one).heads["1"].in_features for one in list_members(found.model_)]
+        assert widths == [1, 1, 1, 32, 32, 32]
+        module = found.to_module()
+        mean = module(torch.as_tensor(X))["mean"].numpy().ravel()
+        assert np.allclose(mean, found.predict(X), atol=1e-4)
+
+
+def test_the_command_line_fits_candidates(tmp_path: Path, call: Call) -> None:
+    X, y = problem(210)
+    table = tmp_path / "table.csv"
+    pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y).to_csv(table, index=False)
+    words = ("--target", "y", "--cv", 3, "--epochs", 20, "--out", tmp_path / "run")
+    assert call("fit", table, *words, "--candidates", "width=4,8 activation=tanh").code == 0
+    assert call("predict", tmp_path / "run", table, "--out", tmp_path / "p.csv").code == 0
+    fitted = load(tmp_path / "run")
+    assert [one["options"]["width"] for one in fitted.kinds_] == [4, 8]
+    said = call("fit", table, *words, "--overwrite", "--candidates", 3)
+    assert said.code == 2
+    assert "--candidates 3 was given; None and a dict of lists are allowed" in said.err
+    assert load(tmp_path / "run").kinds_ == fitted.kinds_
+
+
 def test_few_rows_weigh_kinds_alike() -> None:
     few = UnboundedDepthClassifier(**SHORT, candidates=BOTH).fit(*classes(60))
     assert [one["weight"] for one in few.kinds_] == [0.5, 0.5]
@@ -205,7 +242,12 @@ def test_averages_of_what_posteriors_rest_on() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"candidates": {"width": (4, 8)}}, "architecture, activation, numbers, weight_prior"),
+        ({"candidates": {"depth_law": ("poisson",)}}, "'width', 'numbers', 'weight_prior' is allowed"),
+        ({"candidates": {"width": (0, 8)}}, "width=0"),
+        ({"candidates": {"width": (2.5, 8)}}, "width=2.5"),
+        ({"candidates": {"numbers": ("plain",), "weight_prior": ("rows", 1.0)}}, "weight_prior='rows'"),
+        ({"candidates": 3}, "candidates=3 was given; None and a dict of lists are allowed"),
+        ({"candidates": {"width": ("wide", 8)}}, "width='wide'"),
         ({"candidates": {"numbers": ("plain", "auto")}}, "plain and binned"),
         ({"candidates": {"numbers": ("plain", "binned")}, "architecture": "transformer"}, "'mlp' or 'residual'"),
         ({"candidates": {"numbers": ("plain", "binned")}, "weights": "meanfield"}, "point estimates"),

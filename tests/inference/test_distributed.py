@@ -542,7 +542,7 @@ def torchrun(*words: Any) -> Iterator[subprocess.Popen[str]]:
 def test_torchrun_fits_a_table_pauses_on_a_signal_and_goes_on(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     history = out / "history.jsonl"
-    with torchrun(*fit_words(table, out, 60)) as launched:
+    with torchrun(*fit_words(table, out, 24)) as launched:
         began = time.monotonic()
         while not (history.is_file() and len(history.read_text().splitlines()) > 3):
             assert launched.poll() is None, launched.communicate()[1]
@@ -556,13 +556,13 @@ def test_torchrun_fits_a_table_pauses_on_a_signal_and_goes_on(table: Path, tmp_p
     assert "To resume: torchrun --nproc-per-node ... --no-python fathomless fit --resume" in said
     assert manifests.state(out) == "unfinished"
     # in the environment of torchrun, without its start
-    done = together(command, [tmp_path] * COUNT, fit_words(table, out, 60, "--resume"))
+    done = together(command, [tmp_path] * COUNT, fit_words(table, out, 24, "--resume"))
     well(done)
     assert sum(one.said.count("Report: ") for one in done) == 1
     assert [event["event"] for event in map(json.loads, (out / "log.jsonl").read_text().splitlines())] == [
         *("started", "paused", "resumed", "finished")
     ]
-    assert json.loads(history.read_text().splitlines()[-1])["epoch"] == 60
+    assert json.loads(history.read_text().splitlines()[-1])["epoch"] == 24
     assert main(["predict", str(out), str(table), "--out", str(tmp_path / "predictions.csv")]) == 0
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 121
 

@@ -30,7 +30,7 @@ from fathomless.system.errors import DataError
 
 __all__ = ["VARIED", "average_weights", "combine", "expand_candidates"]
 
-VARIED = ("architecture", "activation", "numbers", "weight_prior")  #: options in which candidates may differ
+VARIED = ("architecture", "activation", "width", "numbers", "weight_prior")  #: options in which candidates may differ
 _ENCODINGS = ("plain", "binned")
 _FEW = 200  # rows below which candidates have equal weights
 _LEAST = 1e-6  # minimum weight of a candidate
@@ -54,9 +54,8 @@ def expand_candidates(candidates: Mapping[str, Sequence[Any]] | None) -> list[di
     if candidates is None:
         return [{}]
     if not isinstance(candidates, Mapping) or not set(candidates) <= set(VARIED):
-        raise DataError(
-            f"candidates={candidates!r} was given; a dict with some of the keys {', '.join(VARIED)} is allowed"
-        )
+        allowed = ", ".join(map(repr, VARIED))
+        raise DataError(f"candidates={candidates!r} was given; a dict with some of the keys {allowed} is allowed")
     for name, values in candidates.items():
         plain = isinstance(values, list | tuple) and all(isinstance(value, str | int | float) for value in values)
         if not plain or not values or len(set(values)) < len(values):

@@ -58,9 +58,9 @@ def option(
     ----------
     default
         Default value.
-    kind : {"whole", "real", "flag", "choice", "text", "order", "object"}
-        Type of the values; "order" is True, False or a sequence of labels, and "object" is for values that can only be
-        given in Python.
+    kind : {"whole", "real", "flag", "choice", "text", "order", "lists", "object"}
+        Type of the values; "order" is True, False or a sequence of labels, "lists" is a mapping of names to lists of
+        values, or None, and "object" is for values that can only be given in Python.
     special
         Additional values, or types of values, that are allowed.
     least, most : float, optional

@@ -202,16 +202,17 @@ class CrossFitOptions:
         row once in each repetition, and needs its own `random_state` if it shuffles. A list of splits, each (rows to
         train on, rows to test on), must also test every row once in each repetition.
     candidates : dict of str to list, optional
-        Candidate architectures: all combinations of the values given for "architecture", "activation", "numbers"
-        ("plain" and "binned") and "weight_prior". Each is cross-fitted on the same folds, and stacking weights them by
-        out-of-fold log-likelihood (below 200 rows they have equal weights). The cost is multiplied by their number.
+        Candidate architectures: all combinations of the values given for "architecture", "activation", "width",
+        "numbers" ("plain" and "binned") and "weight_prior". Each is cross-fitted on the same folds, and stacking
+        weights them by out-of-fold log-likelihood (below 200 rows they have equal weights). The cost is the sum of the
+        costs of all candidates.
     """
 
     structure_from: "str | ELBO" = option("auto", "choice", names=("auto", "held_out", "elbo"), values={"elbo": ELBO})
     cv: "int | str | Folds | Any" = option(
         "auto", "whole", "auto", list, tuple, FoldArray, Splitter, least=1, most=10_000, values={"folds": Folds}
     )
-    candidates: "Mapping[str, Sequence[Any]] | None" = option(None, "object")
+    candidates: "Mapping[str, Sequence[Any]] | None" = option(None, "lists")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -23,6 +23,7 @@ from fathomless.estimators.transforms import is_noise_free
 from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
+from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
 from fathomless.system.torch_state import enable_gradients
@@ -111,6 +112,14 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         sets of all networks, including the rows held out of a network that diverged and was discarded. A row of weight
         above 1 may be divided among folds (see :mod:`fathomless.data.duplicates`); this is the fold of its first part.
     """
+
+    def _check_options(self) -> None:
+        """Check the options, and those of every candidate, against their declarations."""
+        super()._check_options()
+        declared = {option.name: option for option in options_of(type(self))}
+        for options in expand_candidates(self.candidates):
+            for name, value in options.items():
+                checks.option(name, value, **declared[name].metadata)
 
     def _cross_fit_or_svi(self, search: SearchOptions, prepared: Prepared) -> SVI | CrossFit:
         """Return cross-fitting if held-out or out-of-fold rows are used, and else the evidence bound."""

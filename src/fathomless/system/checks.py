@@ -143,6 +143,8 @@ def option(
             flag(name, value)
         case "order":
             _require_order(name, value)
+        case "lists":
+            _require_lists(name, value)
 
 
 def _require_order(name: str, value: Any) -> None:
@@ -152,6 +154,12 @@ def _require_order(name: str, value: Any) -> None:
     labels = isinstance(value, Sequence) and not isinstance(value, str)
     if not labels or len(value) < 2:
         raise DataError(f"{name}={value!r} was given; True, False and a list of at least two labels are allowed")
+
+
+def _require_lists(name: str, value: Any) -> None:
+    """Check a mapping of names to lists of values, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise DataError(f"{name}={value!r} was given; None and a dict of lists are allowed, one list for each option")
 
 
 def _require_value(

@@ -1,6 +1,7 @@
 """Options of the estimators as flags of the command line, and translation of messages to flags."""
 
 import argparse
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
@@ -213,6 +214,9 @@ def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[A
         action = group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     elif kind == "order":
         action = group.add_argument(flag, nargs="?", const=True, type=_read_order, metavar="A,B,...", **common)
+    elif kind == "lists":
+        whole = any(each.metadata["kind"] == "whole" for each in declared.values())
+        action = group.add_argument(flag, type=_reader_of_lists(whole), metavar="NAME=A,B,...", **common)
     elif kind == "choice" and int not in special and None not in special:
         action = group.add_argument(flag, choices=names, **common)
     else:
@@ -240,6 +244,43 @@ def _read_order(text: str) -> bool | list[str]:
             f"{text!r} was given; allowed: yes, no, and at least two labels in ascending order, separated by commas"
         )
     return labels
+
+
+def _reader_of_lists(whole: bool) -> Callable[[str], Any]:
+    """Return a function that reads lists of values, such as "width=64,256 activation=relu,tanh", by name.
+
+    A whole number is read too if the option is a number in other structures.
+    """
+
+    def read(text: str) -> Any:
+        if whole and text.isdigit():
+            return int(text)
+        if text == "none":
+            return None
+        lists: dict[str, list[Any]] = {}
+        for part in text.split():
+            name, _, values = part.partition("=")
+            if not name or not all(values.split(",")) or name in lists:
+                lists = {}
+                break
+            lists[name] = [_read_value(value) for value in values.split(",")]
+        if not lists:
+            number = ", and for other structures a whole number" if whole else ""
+            raise argparse.ArgumentTypeError(
+                f"{text!r} was given; allowed: none, or options with values that commas separate, each once, and a "
+                f"space between options, such as 'width=64,256 activation=relu,tanh'{number}"
+            )
+        return lists
+
+    return read
+
+
+def _read_value(text: str) -> int | float | str:
+    """Return a number if the text is one."""
+    for convert in (int, float):
+        with contextlib.suppress(ValueError):
+            return convert(text)
+    return text
 
 
 def _reject(text: str) -> Any:

@@ -173,6 +173,14 @@ def test_explain_divides_single_predictions_among_the_columns(call: Call, target
     spread = call("explain", "run", "bare.csv", "--row", "3", "--of", "spread")
     assert spread.out.startswith("Row 3: standard deviation of price " if target == "price" else "Row 3: entropy ")
     assert "intervals" not in spread.out
+    exact = call("explain", "run", "bare.csv", "--row", "3", "--of", "linear")
+    assert exact.out.startswith("Row 3: output for price " if target == "price" else "Row 3: logit of ")
+    assert "; intercept " in exact.out
+    assert "±" not in exact.out
+    (row,) = json.loads(call("explain", "run", "bare.csv", "--row", "3", "--of", "linear", "--json").out)["rows"]
+    total = np.sum([part["contribution"] for part in row["contributions"]], 0) + row["intercept"]
+    np.testing.assert_allclose(total, row["prediction"])
+    refused(call("explain", "run", "bare.csv", "--of", "linear"), "--of linear was given without --row")
     refused(call("explain", "run", "bare.csv", "--row", "9999"), "--row 9999 was given; bare.csv has")
     refused(call("explain", "run", "bare.csv", "--row", "0"), "1 or more rows are allowed")
     refused(call("explain", "run", "bare.csv", "--row", "1", "--column", "colour"), "--column was given with --row")

@@ -212,11 +212,11 @@ def _explain_parser(names: Any, run: Command) -> None:
     _data_arguments(parser)
     parser.add_argument(
         "--of",
-        choices=("score", "spread"),
+        choices=("score", "spread", "linear"),
         default="score",
         help="explain the log-likelihood and the average prediction (score, needs known targets), or the uncertainty "
-        "of predictions (spread, needs none): the standard deviation of numbers, the entropy of classes (default: "
-        "score)",
+        "of predictions (spread, needs none): the standard deviation of numbers, the entropy of classes; with --row "
+        "also the outputs of piecewise linear networks, exactly (linear) (default: score)",
     )
     parser.add_argument(
         "--column",

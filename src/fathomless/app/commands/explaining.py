@@ -22,6 +22,8 @@ def explain(given: argparse.Namespace) -> int:
     known.show_notes()
     if given.row:
         return _explain_rows(given, known)
+    if given.of == "linear":
+        raise DataError("--of linear was given without --row; it explains single rows: add --row N, or omit --of")
     if given.of == "score" and is_training_file(given.data, known.manifest):
         note(
             f"{given.data} is the training file, whose rows the networks have seen: importances are too large. Use "
@@ -64,9 +66,7 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     """Divide the predictions of single rows, or their spread, among the columns."""
     import numpy as np
 
-    from fathomless.data.frames import space_evenly, take
     from fathomless.data.targets import ClassLabels
-    from fathomless.estimators.contributions import contributions
 
     X, count = known.X, len(known.X)
     _refuse_density(given, known)
@@ -75,28 +75,43 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     if (last := max(given.row)) > count:
         raise DataError(f"--row {last} was given; {given.data} has {count:,} rows, counted from 1")
     chosen = np.array(given.row) - 1
-    others = np.setdiff1d(np.arange(count), chosen)
+    of = {"score": "prediction"}.get(given.of, given.of)
+    found = _divide(given, X, chosen, known, of)
+    target = known.estimator.target_
+    classes = isinstance(target, ClassLabels)
+    if of == "spread":
+        names = ["entropy"] if classes else [f"standard deviation of {name}" for name in known.manifest.targets]
+    else:
+        names = [str(label) for label in target.labels] if classes else list(known.manifest.targets)
+    values = [[_cell(X, int(i), place) for place in range(len(found.columns))] for i in chosen]
+    if given.json:
+        exact = of == "linear"
+        show_json(rows=[_row_of(found, i, row, values[i], names, exact=exact) for i, row in enumerate(given.row)])
+        return 0
+    for i, row in enumerate(given.row):
+        shown = [int(found.prediction[i].argmax())] if classes and of != "spread" else range(len(names))
+        for k in shown:
+            quantity = {"prediction": "probability of ", "linear": "logit of "}.get(of, "") if classes else ""
+            quantity = "output for " if of == "linear" and not classes else quantity
+            _show_contributions(found, i, k, f"Row {row}: {quantity}{names[k]}", values[i], exact=of == "linear")
+    return 0
+
+
+def _divide(given: argparse.Namespace, X: Any, chosen: Any, known: KnownRows, of: str) -> "Contributions":
+    """Return the contributions to the predictions, spreads or outputs of the chosen rows."""
+    import numpy as np
+
+    from fathomless.data.frames import space_evenly, take
+    from fathomless.estimators.contributions import contributions
+    from fathomless.estimators.linear_contributions import linear_contributions
+
+    if of == "linear":
+        return linear_contributions(known.estimator, take(X, chosen))
+    others = np.setdiff1d(np.arange(len(X)), chosen)
     if not len(others):
         raise DataError(f"{given.data} has no other rows to compare with; add rows, such as those of the training file")
     others = others[space_evenly(len(others), given.rows)]
-    of = "prediction" if given.of == "score" else "spread"
-    target = known.estimator.target_
-    found = contributions(known.estimator, take(X, chosen), take(X, others), of=of, random_state=given.seed)
-    classes = isinstance(target, ClassLabels)
-    if of == "prediction":
-        names = [str(label) for label in target.labels] if classes else list(known.manifest.targets)
-    else:
-        names = ["entropy"] if classes else [f"standard deviation of {name}" for name in known.manifest.targets]
-    values = [[_cell(X, int(i), place) for place in range(len(found.columns))] for i in chosen]
-    if given.json:
-        show_json(rows=[_row_of(found, i, row, values[i], names) for i, row in enumerate(given.row)])
-        return 0
-    for i, row in enumerate(given.row):
-        shown = [int(found.prediction[i].argmax())] if classes and of == "prediction" else range(len(names))
-        for k in shown:
-            name = f"probability of {names[k]}" if classes and of == "prediction" else names[k]
-            _show_contributions(found, i, k, f"Row {row}: {name}", values[i])
-    return 0
+    return contributions(known.estimator, take(X, chosen), take(X, others), of=of, random_state=given.seed)
 
 
 def _cell(X: Any, row: int, place: int) -> Any:
@@ -111,13 +126,15 @@ def _cell(X: Any, row: int, place: int) -> Any:
     return value.isoformat().removesuffix("T00:00:00") if isinstance(value, datetime.date) else value
 
 
-def _row_of(found: "Contributions", i: int, row: int, values: list[Any], names: list[str]) -> dict[str, Any]:
+def _row_of(
+    found: "Contributions", i: int, row: int, values: list[Any], names: list[str], *, exact: bool
+) -> dict[str, Any]:
     """Return the contributions to the predictions of a row as JSON."""
     bounds = {} if found.lower is None or found.upper is None else {"lower": found.lower, "upper": found.upper}
     return {
         "row": row,
         "of": names,
-        "average": found.base[i].tolist(),
+        "intercept" if exact else "average": found.base[i].tolist(),
         "prediction": found.prediction[i].tolist(),
         "level": found.level if bounds else None,
         "contributions": [
@@ -133,16 +150,15 @@ def _row_of(found: "Contributions", i: int, row: int, values: list[Any], names: 
     }
 
 
-def _show_contributions(found: "Contributions", i: int, k: int, title: str, values: list[Any]) -> None:
+def _show_contributions(found: "Contributions", i: int, k: int, title: str, values: list[Any], *, exact: bool) -> None:
     """Print the contributions to the quantity k of the row i, the largest first."""
     from fathomless.plots.page import number
 
-    show(
-        f"{title} {number(float(found.prediction[i, k]))}; average of the other rows {number(float(found.base[i, k]))}"
-    )
+    base = "intercept" if exact else "average of the other rows"
+    show(f"{title} {number(float(found.prediction[i, k]))}; {base} {number(float(found.base[i, k]))}")
     intervals = found.lower is not None and found.upper is not None
     more = f", with {100 * found.level:.0f} % intervals over the networks" if intervals else ""
-    show(f"Contributions ± error of the random walks{more}\n")
+    show(f"Contributions{'' if exact else ' ± error of the random walks'}{more}\n")
     cells = ["missing" if value is None else str(value) for value in values]
     wide, cell = max(map(len, found.columns)), max(map(len, cells))
     for c in abs(found.values[i, :, k]).argsort()[::-1]:
@@ -150,7 +166,8 @@ def _show_contributions(found: "Contributions", i: int, k: int, title: str, valu
         if found.lower is not None and found.upper is not None:
             interval = "  " + " to ".join(number(float(bound[i, c, k])) for bound in (found.lower, found.upper))
         value, error = (number(float(part[i, c, k])) for part in (found.values, found.error))
-        show(f"  {found.columns[c]:<{wide}}  {cells[c]:>{cell}}  {value:>9} ± {error:<7}{interval}")
+        error = "" if exact else f" ± {error:<7}"
+        show(f"  {found.columns[c]:<{wide}}  {cells[c]:>{cell}}  {value:>9}{error}{interval}")
     show("")
 
 

@@ -164,22 +164,14 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
             or len(blueprint["heads"]) > len(layers) + 1
         ):
             raise DataError(f"its layout has {blueprint['layers']} layers, but its weights have {len(layers)}")
-        widths = self._allowed_widths()
+        candidates = getattr(self, "candidates", None) or {}  # some families have none
+        widths = {*candidates["width"]} if "width" in candidates else {self._choose_width()}
         if layers and not callable(self.architecture) and not widths & sizes:
             raise DataError(f"its width is {' or '.join(map(str, sorted(widths)))}, and no weights have this size")
-
-    def _allowed_widths(self) -> set[int]:
-        """Return the numbers of units that the layers of a saved network may have."""
-        return {self._choose_width()}
 
 
 class DepthNetworks(DepthOptions, LayeredNetworks):
     """Networks of unbounded depth, with point estimates, variational posteriors or sampled weights."""
-
-    def _allowed_widths(self) -> set[int]:
-        """Return the widths of the candidates, or that of all networks."""
-        candidates = self.candidates or {}
-        return set(candidates["width"]) if "width" in candidates else super()._allowed_widths()
 
     def _make_network(self, inputs: int, depth: int, outputs: int) -> nn.Module:
         blocks = self._make_architecture(inputs, outputs)

@@ -35,6 +35,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fathomless
 from fathomless.app.peers import Peer
+from fathomless.families.continuous.options import PathOptions
 from fathomless.families.depth.options import PRESETS
 
 REGRESSION = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein", "diabetes")
@@ -56,6 +57,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "hmc": ("UnboundedDepth", {"weights": "hmc"}),
     "laplace": ("UnboundedDepth", {"last_layer": "laplace"}),
     "continuous": ("ContinuousDepth", {}),
+    "ode": ("ContinuousDepth", {"path": PathOptions(rate=0)}),
     "meanfield": ("MeanFieldNetwork", {}),
     "finite2": ("FiniteNetwork", {"depth": 2}),
     "finite4": ("FiniteNetwork", {"depth": 4}),

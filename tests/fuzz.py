@@ -273,7 +273,10 @@ def damaged_options(random: Random) -> list[str]:
         name, option = random.choice([(name, f) for name, f in every if f.metadata["kind"] != "object"])
         flag = flag_of(name)
         values = [str(value) for value in NASTY if isinstance(value, int | float | str) and "\x00" not in str(value)]
-        values += [*option.metadata["names"], "auto", "none", str(option.default)]
+        values += ["width=", "width=4,4", "width=4,x activation=relu", "width=nan,1e9"]
+        if random.random() < 0.5:  # values that are mostly valid
+            values = [*option.metadata["names"], "auto", "none", str(option.default)]
+            values += ["width=4,8 activation=relu,tanh"] * (option.metadata["kind"] == "lists")
         words += [flag] if option.metadata["kind"] == "flag" else [flag, random.choice(values)]
     return words
 

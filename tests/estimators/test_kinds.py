@@ -152,7 +152,7 @@ def test_the_command_line_fits_candidates(tmp_path: Path, call: Call) -> None:
     X, y = problem(210)
     table = tmp_path / "table.csv"
     pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y).to_csv(table, index=False)
-    words = ("--target", "y", "--cv", 3, "--epochs", 20, "--out", tmp_path / "run")
+    words = ("--target", "y", "--cv", 3, "--epochs", 20, "--width", "auto", "--out", tmp_path / "run")
     assert call("fit", table, *words, "--candidates", "width=4,8 activation=tanh").code == 0
     assert call("predict", tmp_path / "run", table, "--out", tmp_path / "p.csv").code == 0
     fitted = load(tmp_path / "run")

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from fathomless.system.torch_state import WIDE, is_wide
+
 PROGRAM = """
 import warnings
 import numpy as np, torch
@@ -27,6 +29,14 @@ fit(8)
 set_threads(torch.get_num_threads())
 fit(8)
 """
+
+
+def test_widths_of_candidates_count() -> None:
+    assert not is_wide({})
+    assert not is_wide({"width": "auto", "candidates": 40})
+    assert not is_wide({"width": (512, 512)})
+    assert is_wide({"width": WIDE})
+    assert is_wide({"width": "auto", "candidates": {"width": [64, WIDE]}})
 
 
 def counts(**environment: str) -> list[tuple[int, ...]]:

@@ -451,7 +451,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """
         with (
             enable_gradients(),
-            threads_for_width(vars(self).get("width")),
+            threads_for_width(vars(self)),
             saving.restore_on_error(self),
             name_errors(type(self).__name__),
             memory.explain_out_of_memory(_MEMORY_REMEDY),

@@ -5,6 +5,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from fathomless.system.errors import DataError
 __all__ = [
     "WIDE",
     "enable_gradients",
+    "is_wide",
     "load_state",
     "make_fork_safe",
     "set_threads",
@@ -56,8 +58,15 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
+def is_wide(options: Mapping[str, Any]) -> bool:
+    """Return True if the option "width", or a width in "candidates", is at least :data:`WIDE`."""
+    candidates = options.get("candidates")
+    widths = [options.get("width"), *(candidates.get("width", ()) if isinstance(candidates, Mapping) else ())]
+    return any(isinstance(width, int) and width >= WIDE for width in widths)
+
+
 @contextlib.contextmanager
-def threads_for_width(width: object) -> Iterator[None]:
+def threads_for_width(options: Mapping[str, Any]) -> Iterator[None]:
     """Compute with one thread inside if the layers are narrower than :data:`WIDE`, and the user chose no number.
 
     The operations of narrow layers are too short to be divided. If other programs use the CPU, threads that wait for
@@ -67,12 +76,12 @@ def threads_for_width(width: object) -> Iterator[None]:
 
     Parameters
     ----------
-    width : int or object
-        Width of the layers; networks without a width are narrow.
+    options : mapping
+        Options of the networks, as for :func:`is_wide`.
     """
     before = torch.get_num_threads()
     chosen = _chosen or before != _INITIAL or any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
-    with use_threads(before if chosen or (isinstance(width, int) and width >= WIDE) else 1):
+    with use_threads(before if chosen or is_wide(options) else 1):
         yield
 
 

@@ -206,10 +206,10 @@ class _Fit:
         import torch
 
         from fathomless.app import manifests
-        from fathomless.system.torch_state import WIDE
+        from fathomless.system.torch_state import is_wide
 
         before = manifests.read_manifest(self.out, latest=True) if self.given.resume else None
-        usual = 1 if self.options.get("width", 64) < WIDE else torch.get_num_threads()
+        usual = torch.get_num_threads() if is_wide(self.options) else 1
         return int(self.given.threads or (before.threads if before else usual))
 
     def estimator(self, checkpoint: Path) -> Any:

@@ -14,6 +14,7 @@ learning through input-skip latent binary Bayesian neural networks", 2025.
 Other networks, for example with ``activation="tanh"``, are recognised by their second derivatives, and refused.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["linear_contributions"]
 
-_AT_ONCE = 1024  # rows evaluated at once
+_AT_ONCE = 64  # rows evaluated at once
 
 
 def linear_contributions(estimator: PredictiveEstimator, X: Any, *, level: float = 0.9) -> Contributions:
@@ -64,39 +65,41 @@ def linear_contributions(estimator: PredictiveEstimator, X: Any, *, level: float
         If the networks are not piecewise linear, a table does not match the estimator, or classes are ordered.
     """
     checks.interval("level", level, 0.0, 1.0)
-    schema = estimator.schema_
-    encoded = encode(schema, X)
+    encoded = encode(estimator.schema_, X)
     if isinstance(estimator.likelihood_, CumulativeLogit):
         raise DataError("the classes are ordered, and have no logits; use contributions")
-    parts = [_divide(estimator, encoded[i : i + _AT_ONCE]) for i in range(0, len(encoded), _AT_ONCE)]
-    output, products = (torch.cat([part[k] for part in parts], 1).cpu().numpy() for k in (0, 1))
-    weight = parts[0][2].exp().cpu().numpy()
-    weight = weight / weight.sum()
-    spans = feature_spans(schema)
-    of_networks = np.stack([products[..., span].sum(-1) for _, span in spans], 2)  # (S, N, C, K)
-    values = np.einsum("s,snck->nck", weight, of_networks)
-    prediction = np.einsum("s,snk->nk", weight, output)
-    lower, upper = (weighted_quantile(of_networks, weight, 0.5 + sign * level / 2) for sign in (-1, 1))
-    names = tuple(name for name, _ in spans)
+    names, spans = zip(*feature_spans(estimator.schema_), strict=True)
+    parts = [_divide(estimator, encoded[i : i + _AT_ONCE], spans, level) for i in range(0, len(encoded), _AT_ONCE)]
+    prediction, values, lower, upper = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     base = prediction - values.sum(1)
     return Contributions(names, base, prediction, values, np.zeros_like(values), lower, upper, level)
 
 
-def _divide(estimator: PredictiveEstimator, encoded: Floats) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs (S, N, K), products of slopes and features (S, N, K, D), and log weights (S,) of networks."""
+def _divide(
+    estimator: PredictiveEstimator, encoded: Floats, spans: Sequence[slice], level: float
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return average outputs (N, K), contributions of columns, and the bounds of their intervals, (N, C, K) each."""
     model = estimator.model_
-    dtype = list_members(model)[0].dtype
-    x = torch.as_tensor(encoded, dtype=dtype).to(model.device).requires_grad_()
+    x = torch.as_tensor(encoded, dtype=list_members(model)[0].dtype).to(model.device).requires_grad_()
     with enable_gradients():
-        draws: Draws = model.draw(
-            x, estimator.weight_draws, as_generator(fold_in(estimator.predictor_.seed, "predict"))
-        )
+        noise = as_generator(fold_in(estimator.predictor_.seed, "predict"))  # the draws of predictions
+        draws: Draws = model.draw(x, estimator.weight_draws, noise)
         f = _outputs_in_units(draws.f, estimator)
         _require_piecewise_linear(f, x)
-        slopes = [
-            torch.stack([_slope(f[s, :, k].sum(), x) for k in range(f.shape[2])], 1) for s in range(len(f))
-        ]  # (N, K, D) each
-    return f.detach(), torch.stack(slopes).double() * x.detach().double()[None, :, None], draws.log_weight.detach()
+        networks = [[_multiply_slopes(f[s, :, k], x, spans) for k in range(f.shape[2])] for s in range(len(f))]
+    of_networks = np.moveaxis(np.array(networks), 1, 3)  # (S, N, C, K)
+    weight = draws.log_weight.detach().double().exp().cpu().numpy()
+    weight = weight / weight.sum()
+    output = np.einsum("s,snk->nk", weight, f.detach().cpu().numpy())
+    bounds = (weighted_quantile(of_networks, weight, 0.5 + sign * level / 2) for sign in (-1, 1))
+    return output, np.einsum("s,snck->nck", weight, of_networks), *bounds
+
+
+def _multiply_slopes(f: Tensor, x: Tensor, spans: Sequence[slice]) -> Floats:
+    """Return the products of slopes and features of an output (N,), summed over the features of columns, (N, C)."""
+    slope = torch.autograd.grad(f.sum(), x, retain_graph=True, allow_unused=True)[0] if f.requires_grad else None
+    products = (torch.zeros_like(x) if slope is None else slope).double() * x.detach().double()
+    return cast(Floats, torch.stack([products[:, span].sum(1) for span in spans], 1).cpu().numpy())
 
 
 def _outputs_in_units(f: Tensor, estimator: PredictiveEstimator) -> Tensor:
@@ -107,14 +110,6 @@ def _outputs_in_units(f: Tensor, estimator: PredictiveEstimator) -> Tensor:
         shift, scale = (torch.tensor(value, dtype=f.dtype, device=f.device) for value in (target.mean, target.scale))
         return shift + scale * f[..., : likelihood.targets]
     return f - f.mean(-1, keepdim=True) if isinstance(likelihood, Categorical) else f
-
-
-def _slope(total: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of a sum over rows, (N, D); 0 for a constant."""
-    if not total.requires_grad:
-        return torch.zeros_like(x)
-    (slope,) = torch.autograd.grad(total, x, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(x) if slope is None else slope
 
 
 def _require_piecewise_linear(f: Tensor, x: Tensor) -> None:

@@ -75,7 +75,7 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     if (last := max(given.row)) > count:
         raise DataError(f"--row {last} was given; {given.data} has {count:,} rows, counted from 1")
     chosen = np.array(given.row) - 1
-    of = {"score": "prediction"}.get(given.of, given.of)
+    of = "prediction" if given.of == "score" else given.of
     found = _divide(given, X, chosen, known, of)
     target = known.estimator.target_
     classes = isinstance(target, ClassLabels)
@@ -84,16 +84,20 @@ def _explain_rows(given: argparse.Namespace, known: KnownRows) -> int:
     else:
         names = [str(label) for label in target.labels] if classes else list(known.manifest.targets)
     values = [[_cell(X, int(i), place) for place in range(len(found.columns))] for i in chosen]
+    exact = of == "linear"
     if given.json:
-        exact = of == "linear"
         show_json(rows=[_row_of(found, i, row, values[i], names, exact=exact) for i, row in enumerate(given.row)])
         return 0
+    quantities = {
+        ("prediction", True): "probability of ",
+        ("linear", True): "logit of ",
+        ("linear", False): "output for ",
+    }
+    quantity = quantities.get((of, classes), "")
     for i, row in enumerate(given.row):
         shown = [int(found.prediction[i].argmax())] if classes and of != "spread" else range(len(names))
         for k in shown:
-            quantity = {"prediction": "probability of ", "linear": "logit of "}.get(of, "") if classes else ""
-            quantity = "output for " if of == "linear" and not classes else quantity
-            _show_contributions(found, i, k, f"Row {row}: {quantity}{names[k]}", values[i], exact=of == "linear")
+            _show_contributions(found, i, k, f"Row {row}: {quantity}{names[k]}", values[i], exact=exact)
     return 0
 
 

@@ -253,24 +253,19 @@ def _reader_of_lists(whole: bool) -> Callable[[str], Any]:
     """
 
     def read(text: str) -> Any:
-        if whole and text.isdigit():
+        if whole and text.isdecimal():
             return int(text)
         if text == "none":
             return None
-        lists: dict[str, list[Any]] = {}
-        for part in text.split():
-            name, _, values = part.partition("=")
-            if not name or not all(values.split(",")) or name in lists:
-                lists = {}
-                break
-            lists[name] = [_read_value(value) for value in values.split(",")]
-        if not lists:
+        parts = [part.partition("=") for part in text.split()]
+        lists = {name: values.split(",") for name, _, values in parts}
+        if not parts or len(lists) < len(parts) or not all(lists) or not all(map(all, lists.values())):
             number = ", and for other structures a whole number" if whole else ""
             raise argparse.ArgumentTypeError(
                 f"{text!r} was given; allowed: none, or options with values that commas separate, each once, and a "
                 f"space between options, such as 'width=64,256 activation=relu,tanh'{number}"
             )
-        return lists
+        return {name: [_read_value(value) for value in values] for name, values in lists.items()}
 
     return read
 

@@ -1,6 +1,5 @@
 """Common fixtures."""
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,12 +41,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((start for start in TOGETHER if path.startswith(start)), path)
 
     return Together(config, log) if config.getvalue("dist") == "loadscope" else None
-
-
-def pytest_collection_finish() -> None:
-    """Exempt the many objects of the collection from garbage collections, which would visit them again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

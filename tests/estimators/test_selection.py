@@ -336,7 +336,7 @@ def test_features_of_a_category_are_kept_or_left_out_together(call: Call, tmp_pa
     effect = table["town"].map({"a": -1.5, "b": 0.0, "c": 0.5, "d": 1.5}).to_numpy()
     table["target"] = np.where(effect + np.abs(table["size"]) + 0.5 * rng.normal(size=300) > 0.8, "yes", "no")
     table.to_csv(tmp_path / "table.csv", index=False)
-    options = ["--epochs", 600, "--width", 16, "--cv", 6, "--numbers", "plain", "--seed", 0]
+    options = ["--epochs", 600, "--width", 16, "--cv", 5, "--numbers", "plain", "--seed", 0]
     said = call("fit", tmp_path / "table.csv", "--target", "target", "--out", tmp_path / "run", *options)
     assert said.code == 0, said.err
     fit = runs.load(tmp_path / "run")[0]
@@ -396,7 +396,7 @@ def test_wide_tables_without_trials_have_bins(options: dict[str, Any]) -> None:
 
 
 def test_columns_of_wide_tables_are_eliminated_from_plain_numbers() -> None:
-    fit = UnboundedDepthClassifier(width=8, epochs=600, cv=3, random_state=0).fit(*wide())
+    fit = UnboundedDepthClassifier(width=8, epochs=300, cv=3, random_state=0).fit(*wide())
     options = [(trial["options"]["numbers"], trial["options"]["weight_prior"]) for trial in fit.trials_]
     assert options[:3] == [("binned", 1.0), ("binned", "columns"), ("plain", "columns")]
     counts = [trial["columns"] for trial in fit.trials_ if "columns" in trial]

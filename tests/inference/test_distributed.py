@@ -73,6 +73,7 @@ CROSSED: dict[str, dict[str, Any]] = {  # several networks: shares of two ranks
 }
 USUAL: dict[str, Any] = {"width": 6, "epochs": 3, "random_state": 0}
 DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "cv": 1, "random_state": 0, "last_layer": "laplace"}
+LIMITED: dict[str, Any] = {"width": 6, "epochs": 5000, "cv": 2, "minutes": 0.02, "random_state": 0}
 
 # ------------------------------------------------------------------------------- what a process does
 
@@ -245,6 +246,11 @@ def wish(home: Path) -> None:
     doubtful.save(home / f"doubtful-{rank}")
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         UnboundedDepthRegressor(**USUAL).fit(X, X[:, 0]).save(home / f"usual-{rank}")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        limited = UnboundedDepthRegressor(**LIMITED).fit(X, X[:, 0])
+    assert any("minutes=0.02" in str(warning.message) for warning in said), said
+    limited.save(home / f"limited-{rank}")
     seen: list[Tensor] = []
 
     class Dropping(nn.Linear):
@@ -474,6 +480,15 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(paths: Path) -> Non
         assert fitted.predict(X) == pytest.approx(alone, rel=1e-9, abs=1e-9)
         fitted = UnboundedDepthRegressor.load(paths / f"doubtful-{rank}")
         assert np.array(fitted.predict(X, return_std=True)) == pytest.approx(np.array(doubtful), rel=1e-6)
+
+
+def test_ranks_end_a_fit_with_a_time_limit_together(paths: Path) -> None:
+    """The clock of the first rank counts for all: trials, epochs and networks are the same on all ranks."""
+    first, second = (UnboundedDepthRegressor.load(paths / f"limited-{rank}") for rank in range(COUNT))
+    assert 0 < first.n_iter_ == second.n_iter_ < LIMITED["epochs"]
+    assert first.trials_ == second.trials_
+    X = np.random.default_rng(1).normal(size=(5, 2))
+    assert np.array_equal(first.predict(X), second.predict(X))
 
 
 def test_without_torchrun_there_is_one_rank() -> None:

@@ -58,6 +58,8 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "laplace": ("UnboundedDepth", {"last_layer": "laplace"}),
     "continuous": ("ContinuousDepth", {}),
     "ode": ("ContinuousDepth", {"path": PathOptions(rate=0)}),
+    "first": ("ContinuousDepth", {"path": PathOptions(stochastic="first")}),
+    "last": ("ContinuousDepth", {"path": PathOptions(stochastic="last")}),
     "meanfield": ("MeanFieldNetwork", {}),
     "finite2": ("FiniteNetwork", {"depth": 2}),
     "finite4": ("FiniteNetwork", {"depth": 4}),

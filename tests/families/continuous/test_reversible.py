@@ -107,7 +107,7 @@ def test_the_state_that_is_rebuilt_may_be_uneven() -> None:
     grid = (0.0, 0.02, 0.1, 0.13, 0.3, 0.41, 0.5, 0.6, 0.75, 0.8, 0.95, 1.0)
     law, cells = reversible.make_cell_law(model.drift, model.prior, grid, model.mean[:, : model.moving])
     assert math.isclose(sum(cells), 1.0)
-    whole = sum(step.shift * cell for step, cell in zip(law.steps, cells, strict=True))
+    whole = sum(step.shift * cell for step, cell in zip(law.steps.values(), cells, strict=True))
     exact = sum(model.prior.diffusion * p[:, None] / 3.0 for p in model.drift.shift)
     assert torch.allclose(whole, exact, rtol=0.0, atol=1e-12)  # the trapezoidal rule has the integral of the shift
 

@@ -88,17 +88,18 @@ def draw_coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed:
     shape = (model.members, n, model.moving)
 
     def coarse(i: int) -> Tensor:
-        eps = [normal(model.mean, source, shape) for _ in range(times)]
-        return _coarsen_noise(law, i * times, eps)
+        fine_steps = [k for k in range(i * times, (i + 1) * times) if law.varies(k)]
+        eps = [normal(model.mean, source, shape) for _ in fine_steps]
+        return _coarsen_noise(law, fine_steps, eps)
 
     return model.draw_on(x, n, grid, noise, coarse)
 
 
-def _coarsen_noise(law: PathLaw, first: int, eps: Sequence[Tensor]) -> Tensor:
-    """Return the noise of one step that replaces the fine steps from `first` on."""
+def _coarsen_noise(law: PathLaw, fine_steps: Sequence[int], eps: Sequence[Tensor]) -> Tensor:
+    """Return the noise of one step that replaces some fine steps with noise `eps`."""
     if len(eps) == 1:
         return eps[0]
-    steps = law.steps[first : first + len(eps)]
+    steps = [law.steps[i] for i in fine_steps]
     U = law.directions
     plain = [step.plain for step in steps]
     feedback = [step.feedback for step in steps if step.feedback is not None]

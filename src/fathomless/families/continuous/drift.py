@@ -14,10 +14,18 @@ a and g are in units of σ: a shift costs ½ ∫ a² dt at every rate, so that r
 a slow rate. The speed of the prior's clock, which multiplies θ and σ², may be learned: the more weights may differ
 between depths, the larger is their uncertainty. a and κ are constant on pieces of depth; a step across several pieces
 uses their average over time.
+
+The weights can be constant outside an interval of depth. The clock of the process then stands still there, so that the
+process inside is the same, and steps outside have no noise and no divergence.
+
+References
+----------
+S. Calvo-Ordoñez, M. Meunier, F. Piatti and Y. Shi, "Partially Stochastic Infinitely Deep Bayesian Neural Networks", ICML
+2024 (arXiv:2402.03495), where the weights outside follow an ordinary differential equation.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -26,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fathomless.families.continuous.grids import Grid, overlap
+from fathomless.families.continuous.grids import EVERYWHERE, Grid, Span, clip, overlap
 from fathomless.families.continuous.processes import Process, Transition, excess, transition
 from fathomless.system import checks
 from fathomless.system.rng import as_generator, fold_in
@@ -136,7 +144,16 @@ class PosteriorDrift(nn.Module):
         """Return U (F, M, m) with UᵀU = I, or None."""
         return None if self.basis is None else torch.linalg.qr(self.basis)[0]
 
-    def law(self, prior: Process, grid: Grid, reference: Tensor, *, kind: str, stopped: bool = False) -> "PathLaw":
+    def law(
+        self,
+        prior: Process,
+        grid: Grid,
+        reference: Tensor,
+        *,
+        kind: str,
+        stopped: bool = False,
+        span: Span = EVERYWHERE,
+    ) -> "PathLaw":
         """Return the law of paths on a grid.
 
         Parameters
@@ -151,15 +168,17 @@ class PosteriorDrift(nn.Module):
             Type of transitions.
         stopped : bool
             Stop the gradient in all parameters of the posterior, but not in the weights to which it is applied.
+        span : Span
+            Interval of depth in which the weights vary.
         """
         with torch.autocast(reference.device.type, enabled=False):  # divergences need full precision
-            return self._law(prior, grid, reference, kind, stopped)
+            return self._law(prior, grid, reference, kind, stopped, span)
 
-    def _law(self, prior: Process, grid: Grid, reference: Tensor, kind: str, stopped: bool) -> "PathLaw":
+    def _law(self, prior: Process, grid: Grid, reference: Tensor, kind: str, stopped: bool, span: Span) -> "PathLaw":
         def stop(p: Tensor) -> Tensor:
             return p.detach() if stopped else p
 
-        distinct, which = _group_steps(grid, self.width, self.pieces)
+        distinct, which = _group_steps(grid, self.width, self.pieces, span)
         table = reference.new_tensor(distinct)  # (k, pieces + 1)
         shares = table[:, :-1]  # (k, pieces)
         dt = table[:, -1, None, None, None]  # (k, 1, 1, 1)
@@ -180,22 +199,26 @@ class PosteriorDrift(nn.Module):
             pull = feedback * (r if U is None else r @ U)
         network = None if self.network is None else self.network.bind(unit, stopped=stopped)
         steps = _unstack_steps(plain, fed, shift, pull)
-        return PathLaw(grid, tuple(steps[k] for k in which), U, network, self.size)
+        return PathLaw(grid, {i: steps[k] for i, k in which.items()}, U, network, self.size)
 
 
 @lru_cache(maxsize=32)
-def _group_steps(grid: Grid, width: float, pieces: int) -> tuple[tuple[tuple[float, ...], ...], tuple[int, ...]]:
+def _group_steps(
+    grid: Grid, width: float, pieces: int, span: Span
+) -> tuple[tuple[tuple[float, ...], ...], Mapping[int, int]]:
     """Return the distinct steps, each a share of every piece and a length, and the index among them of each step.
 
-    Most steps are equal up to rounding and share all computations of a law.
+    Only the part of a step inside `span` counts, and steps outside have no index. Most steps are equal up to rounding
+    and share all computations of a law.
     """
     distinct: dict[tuple[float, ...], tuple[float, ...]] = {}
-    names = []
-    for shares, (a, b) in zip(overlap(grid, width, pieces), pairwise(grid), strict=True):
-        names.append(tuple(float(f"{value:.9e}") for value in (*shares, b - a)))
-        distinct.setdefault(names[-1], (*shares, b - a))
+    names = {}
+    for i, part in clip(grid, span).items():
+        values = (*overlap(part, width, pieces)[0], part[1] - part[0])
+        names[i] = tuple(float(f"{value:.9e}") for value in values)
+        distinct.setdefault(names[i], values)
     number = {name: k for k, name in enumerate(distinct)}
-    return tuple(distinct.values()), tuple(number[name] for name in names)
+    return tuple(distinct.values()), {i: number[name] for i, name in names.items()}
 
 
 @dataclass(frozen=True)
@@ -240,8 +263,8 @@ class PathLaw:
     ----------
     grid : Grid
         Times of the steps.
-    steps : tuple of Step
-        One for each step; equal steps are the same object.
+    steps : mapping of int to Step
+        Steps in which the weights vary, by their number; equal steps are the same object.
     directions : Tensor or None
         U, (F, M, m).
     network : callable or None
@@ -251,10 +274,14 @@ class PathLaw:
     """
 
     grid: Grid
-    steps: tuple[Step, ...]
+    steps: Mapping[int, Step]
     directions: Tensor | None
     network: Callable[[float, Tensor], Tensor] | None
     size: int
+
+    def varies(self, i: int) -> bool:
+        """Return True if the weights vary in step i."""
+        return i in self.steps
 
     def change(self, i: int, w: Tensor) -> Tensor:
         """Return m_q − m_p, the difference of the posterior and prior means after step i from w (F, S, M)."""

@@ -12,9 +12,12 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
-__all__ = ["Grid", "check_grid", "find_steps", "jitter_steps", "overlap", "uniform_grid"]
+__all__ = ["EVERYWHERE", "Grid", "Span", "check_grid", "clip", "find_steps", "jitter_steps", "overlap", "uniform_grid"]
 
 Grid = tuple[float, ...]  #: 0 = t_0 < t_1 < … < t_n = T
+Span = tuple[float, float]  #: an interval of depth
+EVERYWHERE: Span = (0.0, math.inf)  #: all depths
+_NONE = 1e-9  # share of a step up to which an overlap is rounding
 
 
 def uniform_grid(horizon: float, steps: int) -> Grid:
@@ -90,6 +93,19 @@ def jitter_steps(steps: int, seed: int, multiple: int = 1) -> int:
     share = (fold_in(seed, "jitter") % 2**32) / 2**32
     drawn: float = steps * 2.0 ** (2.0 * share - 1.0)
     return int(max(1, round(drawn / multiple)) * multiple)
+
+
+def clip(grid: Grid, span: Span) -> dict[int, Span]:
+    """Return the part of each step that lies in an interval of depth, without the steps outside of it.
+
+    Examples
+    --------
+    >>> clip((0.0, 0.25, 0.75, 1.0), (0.5, 2.0))
+    {1: (0.5, 0.75), 2: (0.75, 1.0)}
+    """
+    low, high = span
+    parts = {i: (max(a, low), min(b, high)) for i, (a, b) in enumerate(pairwise(grid))}
+    return {i: (a, b) for i, (a, b) in parts.items() if b - a > _NONE * (grid[i + 1] - grid[i])}
 
 
 def overlap(grid: Grid, width: float, pieces: int) -> list[list[float]]:

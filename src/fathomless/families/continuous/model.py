@@ -217,7 +217,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             "initial_divergence": initial,
             "roughness": roughness,
             "rate": self.rate,
-            "contraction": deviation / math.sqrt(self.prior.unit().variance(grid[-1])),
+            "contraction": deviation / math.sqrt(self.prior.unit().variance(self.clock(grid[-1]))),
         }
         summary = self.summary(statistics)
         if not self.random_horizon:
@@ -355,6 +355,11 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         speed = None if self.drift is None else self.drift.speed(self.prior)
         return self.prior.pace * (1.0 if speed is None else speed.log().mean().exp().item())
 
+    def clock(self, t: float) -> float:
+        """Return the length of the depths up to t in which the weights vary."""
+        low, high = self.options.span
+        return max(0.0, min(t, high) - low)
+
     @property
     def unit(self) -> float:
         """Distance δ between horizons."""
@@ -418,7 +423,8 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         path = [w]
         noise = make_noise(generator, w, tuple(w.shape))
         for i in range(len(grid) - 1):
-            w, _ = law.step(i, w, torch.zeros_like(w) if generator is None else noise(i))
+            if law.varies(i):
+                w, _ = law.step(i, w, torch.zeros_like(w) if generator is None else noise(i))
             path.append(w)
         return start, path
 
@@ -437,15 +443,21 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             return DivergenceProfile(depth, torch.zeros(len(dt), dtype=torch.float64, device="cpu"))
         _, path = self.path(n, grid, as_generator(seed))
         law = self.law_of_paths(grid)
-        divergences = [law.closed(i, law.change(i, w)).mean() for i, w in enumerate(path[:-1])]
-        return DivergenceProfile(depth, torch.stack(divergences).double().cpu() / dt)
+        divergences = torch.zeros(len(dt), dtype=torch.float64, device="cpu")
+        for i in law.steps:
+            divergences[i] = law.closed(i, law.change(i, path[i])).mean()
+        return DivergenceProfile(depth, divergences / dt)
 
     def law_of_paths(self, grid: Grid, *, stopped: bool = False) -> PathLaw:
         """Return the posterior law of paths of the weights that move, in units of their prior scale."""
         if self.drift is None:
-            raise DataError("path__rate=0 was given, so that no weights vary with depth; their paths have no law")
+            raise DataError(
+                "path__rate=0 or path__stochastic=0 was given, so that no weights vary with depth; their paths have no "
+                "law"
+            )
         reference = self.mean[:, : self.moving]
-        return self.drift.law(self.prior.unit(), grid, reference, kind=self.options.transition, stopped=stopped)
+        o = self.options
+        return self.drift.law(self.prior.unit(), grid, reference, kind=o.transition, stopped=stopped, span=o.span)
 
     def follow_paths(
         self,

@@ -10,6 +10,7 @@ import torch
 
 from fathomless.estimators.networks import Networks
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
+from fathomless.families.continuous.grids import EVERYWHERE, Span
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions, PathOptions, RandomHorizon
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
@@ -60,7 +61,7 @@ class ContinuousNetworks(ContinuousOptions, Networks):
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> ContinuousDepth:
         path: PathOptions = self._value("path")
-        calm = path.initial == "point" and path.rate in ("learned", 0)
+        calm = path.initial == "point" and (path.rate in ("learned", 0) or not path.stochastic)
         weight_prior = _WIDE if calm else _PRIORS[path.initial]
         if self.weight_prior != "auto":
             weight_prior = checks.scale("weight_prior", self.weight_prior, "auto")
@@ -73,6 +74,7 @@ class ContinuousNetworks(ContinuousOptions, Networks):
                 stacklevel=7,
             )
         rate = _RATE if path.rate == "learned" else checks.real("path__rate", path.rate)
+        rate = rate if path.stochastic else 0.0
         prior: Process = OrnsteinUhlenbeck(rate)
         if checks.choice("path__prior", path.prior, ("ou", "brownian")) == "brownian" and rate > 0.0:
             prior = Brownian(math.sqrt(2.0 * rate))
@@ -83,7 +85,7 @@ class ContinuousNetworks(ContinuousOptions, Networks):
             self._dynamics(inputs, likelihood.outputs),
             prior=prior,
             weight_prior=weight_prior,
-            options=self._path_inference(),
+            options=self._path_inference(horizon),
             horizon=horizon,
             horizons=horizons,
             law=TruncatedPoisson(max(horizons - 1.0, 0.5)) if random else None,
@@ -92,11 +94,13 @@ class ContinuousNetworks(ContinuousOptions, Networks):
             dtype=dtype,
         )
 
-    def _path_inference(self) -> PathInference:
+    def _path_inference(self, horizon: float) -> PathInference:
         path: PathOptions = self._value("path")
-        options = {name: value for name, value in vars(path).items() if name not in ("prior", "rate")}
+        options = {name: value for name, value in vars(path).items() if name not in ("prior", "rate", "stochastic")}
         solver = {"solver": self._choice("solver"), **vars(self._value("solver"))}
-        return PathInference(**options, **solver, learned=path.rate == "learned")
+        return PathInference(
+            **options, **solver, learned=path.rate == "learned", span=_find_span(path.stochastic, horizon)
+        )
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         for member in blueprint.get("members", [blueprint]):
@@ -104,3 +108,12 @@ class ContinuousNetworks(ContinuousOptions, Networks):
                 raise DataError(f"its layout is {sorted(member)}, not that of a network of continuous depth")
             if self._value("horizon") is None and (len(member["support"]) != 1 or "masses" in member):
                 raise DataError(f"its horizons are {member['support']}, and horizon={self.horizon}")
+
+
+def _find_span(stochastic: float | str, horizon: float) -> Span:
+    """Return the interval of depth of the option `stochastic`."""
+    if isinstance(stochastic, str):
+        spans = {"all": EVERYWHERE, "first": (0.0, 0.5 * horizon), "last": (0.5 * horizon, math.inf)}
+        return spans[checks.choice("path__stochastic", stochastic, tuple(spans))]
+    share = checks.real("path__stochastic", stochastic)
+    return EVERYWHERE if share in (0.0, 1.0) else (0.0, share * horizon)

@@ -34,6 +34,10 @@ class PathOptions(OptionValue):
         Rate θ of the Ornstein-Uhlenbeck process; 0 means equal weights at all depths. With "brownian", half the
         variance gained per unit of depth, relative to the variance at depth 0. "learned": a point estimate with a
         log-normal prior around 0.0001; it is small if the data need little difference between layers.
+    stochastic : {"all", "first", "last"} or float
+        Part of the horizon in which the weights vary: all of it, its first or last half, or a share from depth 0 on.
+        They are constant elsewhere, without noise and divergence, which takes less time; 0 is ``rate=0``. Beyond T, a
+        random horizon has constant weights, except for "all" and "last".
     initial : {"point", "gaussian"}
         Weights at depth 0: point estimates with weight decay from the prior, or a Gaussian posterior. With "gaussian",
         the objective is a bound on the evidence.
@@ -63,6 +67,7 @@ class PathOptions(OptionValue):
 
     prior: str = option("ou", "choice", names=("ou", "brownian"))
     rate: "float | str" = option("learned", "real", "learned", least=0)
+    stochastic: "float | str" = option("all", "real", "all", "first", "last", least=0, most=1)
     initial: str = option("point", "choice", names=("point", "gaussian"))
     drift: str = option("diagonal", "choice", names=("shift", "diagonal", "lowrank", "network", "both"))
     rank: int = option(32, "whole", least=1)

@@ -134,7 +134,7 @@ def _weight_figure(model: ContinuousDepth, paths: _Paths, where: str) -> Figure:
     shown = _array(paths.weights[:, :, chosen])
     speed = None if model.drift is None else model.drift.speed(model.prior)
     clock = 1.0 if speed is None else speed.item()
-    prior = [math.sqrt(model.prior.variance(clock * t)) / model.prior.scale for t in paths.grid]
+    prior = [math.sqrt(model.prior.variance(clock * model.clock(t))) / model.prior.scale for t in paths.grid]
     return picture(
         "weights",
         partial(plots.weight_paths, paths.grid, shown, prior=prior, names=names),

@@ -173,20 +173,21 @@ def _detach_law(law: PathLaw) -> tuple[PathLaw, list[Tensor], list[Tensor]]:
         return leaves[-1]
 
     steps = {}
-    for step in law.steps:
+    for step in law.steps.values():
         if id(step) not in steps:
             pull = None if step.pull is None else leaf(step.pull)
             feedback = None if step.feedback is None else replace(step.feedback, turn=leaf(step.feedback.turn))
             steps[id(step)] = replace(step, shift=leaf(step.shift), pull=pull, feedback=feedback)
     directions = None if law.directions is None else leaf(law.directions)
-    return replace(law, steps=tuple(steps[id(step)] for step in law.steps), directions=directions), origins, leaves
+    replaced = {i: steps[id(step)] for i, step in law.steps.items()}
+    return replace(law, steps=replaced, directions=directions), origins, leaves
 
 
 def _check(law: PathLaw, cells: Sequence[float], prior: Process, dtype: torch.dtype) -> None:
     """Raise an error if weights contract too fast, since rounding errors grow when states are reconstructed."""
     fed = {
         id(s): (-s.feedback.turn.detach() / c).max()
-        for s, c in zip(law.steps, cells, strict=True)
+        for s, c in zip(law.steps.values(), cells, strict=True)
         if s.feedback is not None
     }
     rate = prior.rate + (torch.stack(list(fed.values())).max().item() if fed else 0.0)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fathomless.families.continuous.drift import DRIFTS, PathLaw
 from fathomless.families.continuous.dynamics import Dynamics, Weight
+from fathomless.families.continuous.grids import EVERYWHERE, Span
 from fathomless.system import checks, draws
 from fathomless.system.errors import DataError
 
@@ -70,6 +71,8 @@ class PathInference:
         Estimator of the divergence in training; "full" in evaluation.
     learned : bool
         True if the speed of the prior's clock is learned, see :mod:`~fathomless.families.continuous.drift`.
+    span : Span
+        Interval of depth in which the weights vary; they are constant before and after it.
     """
 
     initial: str = "point"
@@ -85,6 +88,7 @@ class PathInference:
     gradient: str = "auto"
     estimator: str = "closed"
     learned: bool = False
+    span: Span = EVERYWHERE
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -103,6 +107,11 @@ class PathInference:
             raise DataError(
                 "solver__gradient='reversible' was given with a learned rate; only a fixed rate is allowed: set "
                 "path__rate to a number, or solver__gradient='checkpointed'"
+            )
+        if self.gradient == "reversible" and self.span != EVERYWHERE:
+            raise DataError(
+                "solver__gradient='reversible' was given with weights that vary in a part of the depth; only "
+                "path__stochastic='all' is allowed: set it, or solver__gradient='checkpointed'"
             )
 
     @property
@@ -250,10 +259,15 @@ def solve(
                 states[first] = noise.get_state()
         divergence, at_marks = [], []
         for i in range(first, last):
-            with torch.autocast(w.device.type, enabled=False):  # only the slope may be in reduced precision
-                after, change = law.step(i, w, source(i))
-                divergence.append(law.closed(i, change) if estimator == "closed" else law.full(i, w, after, stopped))
-            weights_after = tuple(split_weights(after * scale, dynamics.moving))
+            after, weights_after = w, weights
+            if law.varies(i):
+                with torch.autocast(w.device.type, enabled=False):  # only the slope may be in reduced precision
+                    after, change = law.step(i, w, source(i))
+                    closed = estimator == "closed"
+                    divergence.append(law.closed(i, change) if closed else law.full(i, w, after, stopped))
+                weights_after = tuple(split_weights(after * scale, dynamics.moving))
+            else:
+                divergence.append(w.new_zeros(w.shape[:2]))
             h = _step(dynamics, solver, law.grid[i], law.grid[i + 1], weights, weights_after, h)
             w, weights = after, weights_after
             at_marks += [w, h] if i + 1 in marks else []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -21,7 +22,7 @@ from fathomless.app.page import report
 from fathomless.data.frames import as_numbers
 from fathomless.families.registry import references
 from fathomless.tables import files as tables
-from housing import SCORES, N, column, fit, fitted, houses, predicted, refused, standard_input, write
+from housing import QUICK, SCORES, N, column, fit, fitted, houses, predicted, refused, standard_input, write
 
 # fits are short on purpose
 pytestmark = [
@@ -114,6 +115,14 @@ def test_a_run_is_exported_as_one_file(call: Call, target: str) -> None:
     name, values = ("mean", found["mean"]) if target == "price" else ("probability_low", found["probabilities"][:, 1])
     np.testing.assert_allclose(values.numpy(), column(predicted(call, data=test), name), atol=1e-5)
     refused(call("export", "run", "--format", "onnx", "--out", "houses.pt2"), "a name that ends with .onnx is allowed")
+
+
+def test_an_export_has_no_notes_on_its_artificial_rows(call: Call) -> None:
+    write("k.csv", pa.table({"a": np.linspace(0.0, 1.0, 60), "k": [7.0] * 60, "y": np.linspace(0.0, 2.0, 60)}))
+    assert call("fit", "k.csv", "--target", "y", "--out", "run", *QUICK).code == 0
+    said = call("export", "run", "--format", "torch", "--out", "k.pt2")
+    assert said.code == 0
+    assert "constant" not in said.err
 
 
 def test_an_evaluation_is_printed_and_kept(call: Call) -> None:

@@ -56,6 +56,28 @@ PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
 }
 
 
+def test_times_with_a_zone_are_the_same_in_all_formats(call: Call) -> None:
+    """Times without one are predicted with a note, once, whatever the format of the training table."""
+    hours = [datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=7 * i) for i in range(N)]
+    cells = [f"{(t + datetime.timedelta(hours=2)).isoformat(' ').removesuffix('+00:00')}+02:00" for t in hours]
+    y = [float(t.hour) for t in hours]
+    write("typed.parquet", pa.table({"when": pa.array(hours, pa.timestamp("us", "UTC")), "y": y}))
+    write("text.csv", pa.table({"when": cells, "y": y}))
+    write("plain.csv", pa.table({"when": [cell.removesuffix("+02:00") for cell in cells], "y": y}))
+    found = []
+    for table in ("typed.parquet", "text.csv"):
+        said = call("fit", table, "--target", "y", "--out", f"run-{table}", *QUICK)
+        assert said.code == 0, said.err
+        for new in ("typed.parquet", "text.csv"):
+            said = call("predict", f"run-{table}", new, "--out", "-")
+            assert "time zone" not in said.err
+            found.append(said.out)
+        said = call("predict", f"run-{table}", "plain.csv", "--out", "-")
+        assert said.err.count("times had a time zone in the training data, and now they have none") == 1
+        assert said.out != found[-1]
+    assert len(set(found)) == 1
+
+
 def test_words_for_missing_values_are_those_of_the_run(call: Call) -> None:
     """A fit with words equals that of a table with empty cells, and its run reads new tables with them."""
     sizes = [f"{value:.4f}" for value in np.random.default_rng(0).normal(size=N)]

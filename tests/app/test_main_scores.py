@@ -66,6 +66,14 @@ def test_the_table_has_a_column_for_each_model(evaluations: dict[str, Evaluation
     assert set(cells.values()) == {"–"}  # scores that a model does not have
 
 
+def test_small_units_are_not_rounded_to_zero(evaluations: dict[str, Evaluation]) -> None:
+    scores = {"rmse": Score(1.28e-12, 6e-14), "r2": Score(1e-13, 0.01)}
+    table = table_of(replace(evaluations["regression"], scores=scores, baseline=scores))
+    rmse, r2 = table.splitlines()[1:]
+    assert rmse.count("1.28") == 2
+    assert r2.split("  ")[-1].strip().startswith("0.000")
+
+
 def test_a_rare_class_has_recall_and_precision(evaluations: dict[str, Evaluation]) -> None:
     rare = replace(evaluations["classification"], confusion=np.array([[95, 1], [3, 1]]), labels=("no", "yes"))
     assert describe_rare_class(rare) == "recall of the rarest class, yes (4 % of the rows): 25 %, precision 50 %"

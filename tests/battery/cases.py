@@ -58,7 +58,10 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "random-elbo": ({**PATHS, "horizon": "random", "horizon__count": 2, "structure_from": "elbo"}, set()),
         "gaussian": ({**PATHS, "path__initial": "gaussian"}, {"structure"}),
         "learned": ({**PATHS, "path__rate": "learned"}, {"structure"}),
-        "lowrank": ({**PATHS, "path__drift": "lowrank", "path__rank": 4}, {"structure"}),
+        "lowrank": (
+            {**PATHS, "path__drift": "lowrank", "path__rank": 4, "path__stochastic": "last"},
+            {"structure"},
+        ),
         "network": ({**PATHS, "path__drift": "network", "path__rank": 4, "path__estimator": "sticking"}, {"structure"}),
         "average": ({**PATHS, **AVERAGE}, {"structure"}),
     },

@@ -13,7 +13,7 @@ from fathomless.estimators.contributions import Contributions, contributions
 from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.mixtures import Normal
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 from quick_fits import FRAMES, Array, classes, classifier, problem, regressor, table
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -145,7 +145,11 @@ def test_a_column_of_one_value_has_no_contribution_and_one_row_needs_a_backgroun
     X, y = problem(60)
     X[:, 2] = 1.0
     fitted = regressor().fit(X, y)
-    assert (contributions(fitted, X[:3], X, pairs=3).values[:, 2] == 0.0).all()
+    X_new = X + np.array([0.0, 0.0, 0.5])  # a value that the estimator ignores
+    with pytest.warns(DataWarning, match="was constant"):
+        found = contributions(fitted, X_new[:9], X, pairs=60)
+    assert (found.values[:, 2] == 0.0).all()
+    assert (found.error[:, 2] == 0.0).all()
     for wrong, message in (
         ({"X": X[:1]}, "there are no background rows; give background="),
         ({"X": X[:2], "background": X[:0]}, "0 sample|0 rows"),

@@ -177,6 +177,24 @@ def test_scores_of_several_targets_are_averages_and_the_density_is_joint(two_num
     assert found["coverage_90"] == metrics.coverage(y, low, high)
 
 
+@pytest.mark.parametrize("unit", [2.0**-700, 2.0**480])
+def test_scores_have_the_units_of_the_target(one_number: UnboundedDepthRegressor, unit: float) -> None:
+    """Squares of errors would underflow or overflow."""
+    X, y = numbers(200, seed=1)
+    X_old, y_old = numbers(90)
+    scaled = regressor().fit(X_old, y_old * unit)
+    known = values(evaluate(one_number, X, y, name="new").scores)
+    found = values(evaluate(scaled, X, y * unit, name="new").scores)
+    for name in ("rmse", "mae", "crps", "interval_score_90"):
+        assert found[name] / unit == pytest.approx(known[name], rel=1e-3)
+    assert found["r2"] == pytest.approx(known["r2"], rel=1e-3)
+
+
+def test_targets_have_default_names(two_numbers: UnboundedDepthRegressor) -> None:
+    X, y = numbers(40, 2, seed=1)
+    assert evaluate(two_numbers, X, y, name="new").targets == ("y0", "y1")
+
+
 def test_the_histogram_and_the_curve_of_coverage_are_of_all_rows(one_number: UnboundedDepthRegressor) -> None:
     X, y = numbers(3000, seed=1)
     p = one_number.predict_dist(X)

@@ -91,7 +91,7 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(fitted):
     estimator, X, y = fitted
     with pytest.raises(DataError, match="no column 'rooms'; the columns are 'x0', 'x1', 'x2'"):
         dependence(estimator, X, "rooms")
-    with pytest.raises(DataError, match="1 rows and 3 repeats were given"):
+    with pytest.raises(DataError, match="X has 1 row; at least 2 are needed"):
         importance(estimator, X[:1], y[:1])
 
 
@@ -209,7 +209,7 @@ def test_what_has_no_spread_importance_is_refused(fitted):
         spread_dependence(estimator, X, "rooms")
     with pytest.raises(DataError, match="0 points and 120 rows were given"):
         spread_dependence(estimator, X, "x0", points=0)
-    with pytest.raises(DataError, match="1 rows and 3 repeats were given"):
+    with pytest.raises(DataError, match="X has 1 row; at least 2 are needed"):
         spread_importance(estimator, X[:1])
     with pytest.raises(DataError, match="level=1 was given; a number between 0 and 1"):
         dependence(estimator, X, "x0", level=1)

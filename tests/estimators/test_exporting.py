@@ -18,6 +18,7 @@ from scipy import special, stats
 
 from battery.cases import CASES, Case, fitted
 from fathomless import (
+    HMC,
     ContinuousDepthRegressor,
     Heun,
     MeanFieldNetworkRegressor,
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 Array = npt.NDArray[Any]
 QUICK = {"epochs": 8, "width": 6, "weight_draws": 5, "random_state": 0}
+SHORT: dict[str, Any] = {"chains": 2, "sweeps": 16, "states": 4, "leapfrogs": 3}
 #: Every family in one task; heads of classes, which are the same for all, with networks of three kinds.
 PLAIN = [
     case
@@ -43,6 +45,12 @@ PLAIN = [
         case.task == "regression"
         or (case.task == "classification" and case.family.name in ("depth", "sparse", "graph"))
     )
+]
+_DEPTH = next(case.family for case in CASES if case.name == "depth-regression")
+#: Sampled weights, whose networks are evaluated side by side.
+SAMPLED = [
+    Case(f"depth-hmc-{activation}", _DEPTH, "regression", {"weights": HMC(**SHORT), "activation": activation})
+    for activation in ("tanh", "relu")
 ]
 
 
@@ -85,6 +93,23 @@ def test_a_module_says_what_the_estimator_says(case: Case) -> None:
     same(module, estimator, X)
     same(module, estimator, X[:1])  # any number of rows
     assert not any(p.requires_grad for p in module.parameters())
+
+
+@pytest.mark.parametrize("case", [*PLAIN, *SAMPLED], ids=lambda case: case.name)
+def test_a_module_has_the_gradients_of_its_outputs(case: Case) -> None:
+    """Against finite differences in a random direction; rows with a kink of a rectified unit between may differ."""
+    X, _ = case.table()
+    estimator = fitted(case)
+    module = estimator.to_module(output="mean" if case.task == "regression" else "probabilities")
+    x = torch.from_numpy(estimator.to_numbers(X[:20])).requires_grad_()
+    value = module(x)[:, 0]
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    with torch.no_grad():  # the networks compute in single precision
+        change = (module(x + 1e-3 * direction) - module(x - 1e-3 * direction))[:, 0] / 2e-3
+    found = (gradient * direction).sum(1)
+    assert int(torch.isclose(found, change, rtol=0.02, atol=2e-3).sum()) >= 18
+    assert gradient.abs().sum() > 0.1
 
 
 @pytest.mark.parametrize(("missing", "unseen"), [("auto", "warn"), ("impute", "error"), ("error", "ignore")])

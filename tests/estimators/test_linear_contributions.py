@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fathomless import ContinuousDepthRegressor, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless import (
+    HMC,
+    ContinuousDepthRegressor,
+    SparseBayesRegressor,
+    UnboundedDepthClassifier,
+    UnboundedDepthRegressor,
+)
 from fathomless.data.frames import encode
 from fathomless.estimators.linear_contributions import linear_contributions
 from fathomless.families.depth.model import UnboundedDepth
@@ -17,6 +23,7 @@ from quick_fits import FRAMES, classes, classifier, problem, regressor, table
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 
 QUICK: dict[str, Any] = {"epochs": 8, "random_state": 0}
+SAMPLED = HMC(chains=2, sweeps=16, states=4, leapfrogs=3)
 
 
 def test_contributions_are_those_of_the_slopes_of_one_layer() -> None:
@@ -43,6 +50,7 @@ def test_contributions_are_those_of_the_slopes_of_one_layer() -> None:
         (UnboundedDepthRegressor, {"width": 8, "weights": "meanfield", "weight_draws": 4}),
         (UnboundedDepthRegressor, {"width": 8, "activation": "leaky_relu", "architecture": "residual"}),
         (UnboundedDepthClassifier, {"width": 8}),
+        (UnboundedDepthRegressor, {"width": 8, "activation": "relu", "weights": SAMPLED, "cv": 2}),
         (SparseBayesRegressor, {"weight_draws": 4}),
         (ContinuousDepthRegressor, {"width": 4, "hidden": 8, "weight_draws": 4}),
     ],
@@ -100,6 +108,9 @@ def test_other_networks_are_refused() -> None:
     smooth = regressor(**QUICK, activation="tanh").fit(X, y)
     with pytest.raises(DataError, match=r"not piecewise linear.*activation='relu'"):
         linear_contributions(smooth, X[:3])
+    sampled = regressor(**QUICK, activation="tanh", weights=SAMPLED, cv=2).fit(X, y)
+    with pytest.raises(DataError, match="not piecewise linear"):
+        linear_contributions(sampled, X[:3])
     fitted = regressor(**QUICK).fit(X, y)
     with pytest.raises(DataError, match="X has 0 rows"):
         linear_contributions(fitted, X[:0])

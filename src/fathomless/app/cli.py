@@ -23,7 +23,7 @@ from typing import Any, NoReturn, cast
 from fathomless.app.commands import comparing, explaining, fitted, fitting, reproducing, serving
 from fathomless.app.commands.arguments import parser
 from fathomless.app.commands.flags import translate_message
-from fathomless.app.commands.printing import Stopped, Terminated, exit_code, say, show, warn
+from fathomless.app.commands.printing import Stopped, Terminated, exit_code, notes_of_warnings, say, show
 from fathomless.families import registry
 from fathomless.system.errors import FathomlessError, FileError
 
@@ -84,7 +84,7 @@ def _command(words: list[str]) -> int:
         name = f"fathomless {options.command}"
         options.words = words
         with warnings.catch_warnings():
-            warnings.showwarning = warn
+            warnings.showwarning = notes_of_warnings()
             return cast(int, options.run(options))
     except SystemExit as stop:  # argparse has printed the message
         return int(stop.code or 0)

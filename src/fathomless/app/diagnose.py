@@ -48,6 +48,7 @@ _SIMULATIONS = 4000
 _CHANCE = 0.995  # quantile of the calibration error under perfect calibration
 _MATERIAL = 0.02  # smallest relevant difference, of shares and of nats per row and target
 _LARGE = 0.05
+_FEW_SCORED = 10  # rows of an evaluation below which it is not compared with a constant prediction
 _SHIFTED = 0.25  # decrease of the log-likelihood of a file, as a share of the gain over a constant prediction
 _UNEVEN = math.sqrt(2.0)  # ratio of the sizes of errors that an error of the mean as large as the noise would explain
 _DETERMINED = 0.99  # accuracy, or coefficient of determination, of a target that the columns determine
@@ -266,6 +267,8 @@ def _few_in_a_class(summary: FitSummary) -> Iterator[Finding]:
 
 def _no_better_than_constant(summary: FitSummary) -> Iterator[Finding]:
     for evaluation in summary.preferred_evaluations:
+        if evaluation.rows < _FEW_SCORED:  # the constant prediction is fitted to the same rows
+            continue
         fit, constant = evaluation.scores["log_likelihood"], evaluation.baseline["log_likelihood"]
         gain = fit.value - constant.value
         paired = evaluation.gain

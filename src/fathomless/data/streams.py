@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -395,11 +396,13 @@ def encode_source(
         lambda share: "reduce pool, or write the file with smaller row groups",
     )
 
+    writable = partial(np.require, requirements="W")  # a copy of columns of Arrow, which cannot be changed
+
     def rows(X: Any, y: Any, keep: Any = slice(None)) -> Rows:
         z = target.encode(y)[keep]
         return Rows(
-            torch.as_tensor(encode(schema, X)[keep], dtype=dtype).to(device),
-            torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype).to(device),
+            torch.as_tensor(writable(encode(schema, X)[keep]), dtype=dtype).to(device),
+            torch.as_tensor(writable(z), dtype=torch.int64 if z.dtype.kind == "i" else dtype).to(device),
         )
 
     starts = source.starts

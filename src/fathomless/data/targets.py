@@ -187,7 +187,7 @@ def rank_labels(labels: ClassLabels, ordinal: Any, y: Any = None) -> ClassLabels
             shown = ", ".join(map(repr, labels.labels[:3]))
             raise DataError(
                 f"ordinal=True was given, but the order of text labels is unknown ({shown}): give the labels in "
-                f"ascending order, as ordinal=[{shown}], or an ordered categorical as y"
+                f"ascending order, as ordinal=[{shown}] (or, in Python, an ordered categorical as y)"
             )
         order = list(labels.labels) if given is None else given
     else:

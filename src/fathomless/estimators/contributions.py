@@ -35,6 +35,7 @@ from fathomless.system.rng import fold_in
 __all__ = ["Contributions", "contributions"]
 
 _AT_ONCE = 4096  # rows predicted at once
+_ROUNDING = 1e-12  # change of a prediction that is rounding, relative to the predictions
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -178,8 +179,13 @@ def _explain_row(
 
 
 def _assign_steps(f: Floats, place: Array) -> Floats:
-    """Return the changes of walks (..., C + 1, K) by column, (..., C, K); `place`, (..., C), has the step of each."""
-    return cast(Floats, np.take_along_axis(np.diff(f, axis=-2), place[..., None], axis=-2))
+    """Return the changes of walks (..., C + 1, K) by column, (..., C, K); `place`, (..., C), has the step of each.
+
+    Changes within rounding are 0: equal rows can differ by it in different batches.
+    """
+    change = np.diff(f, axis=-2)
+    change[np.abs(change) <= _ROUNDING * np.abs(f).max()] = 0.0
+    return cast(Floats, np.take_along_axis(change, place[..., None], axis=-2))
 
 
 def _predict(p: AnyPredictive) -> Floats:

@@ -206,7 +206,7 @@ def evaluate(
     y: Any,
     *,
     name: str,
-    targets: Sequence[str] = ("y",),
+    targets: Sequence[str] | None = None,
     fold: Any = None,
     sample_weight: Any = None,
     censored: Any = None,
@@ -223,8 +223,8 @@ def evaluate(
         Class labels or numbers, without missing values; two columns of bounds with ``censored="interval"``.
     name : str
         Name of these rows.
-    targets : sequence of str, length T
-        Names of the target columns.
+    targets : sequence of str, length T, optional
+        Names of the target columns; "y", or "y0", "y1", … for several, by default.
     fold : array of int, shape (R, N), optional
         Fold of each row, for out-of-fold predictions; see
         :meth:`~fathomless.estimators.base.PredictiveEstimator.predict_dist`.
@@ -265,6 +265,9 @@ def evaluate(
     """
     if "target_" not in vars(estimator):
         raise DataError(f"this {type(estimator).__name__} is not fitted yet; call fit first")
+    count = len(estimator.target_.mean) if isinstance(estimator.target_, TargetScale) else 1
+    if targets is None:
+        targets = ("y",) if count == 1 else [f"y{t}" for t in range(count)]
     if censored is not None and not isinstance(estimator.target_, TargetScale):
         raise DataError("censored was given, but the estimator is a classifier; leave it out")
     match estimator.target_:

@@ -37,7 +37,7 @@ from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.trees import BoostedTrees, TensorTrees
 from fathomless.system import checks, io
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, fold_in
 from fathomless.system.tracing import trace
 from fathomless.system.transforms import LogTransform
@@ -689,7 +689,10 @@ def _sample_rows(schema: Schema) -> Any:
 
 def _difference(estimator: PredictiveEstimator, rows: Any, outputs: dict[str, Any]) -> float:
     """Return the largest difference between a module and the estimator; see :class:`Exported`."""
-    dist = cast(Any, estimator.predict_encoded(encode(estimator.schema_, rows)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # these rows are not those of a user
+        encoded = encode(estimator.schema_, rows)
+    dist = cast(Any, estimator.predict_encoded(encoded))
     if "probabilities" in outputs:
         return float(np.abs(dist.probs.numpy() - outputs["probabilities"]).max())
     unit = np.asarray(cast(TargetScale, estimator.target_).spread)

@@ -18,6 +18,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.predictor import AnyPredictive
 from fathomless.posterior.distributions import NumberPredictive
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import fold_in
@@ -348,8 +349,11 @@ def feature_spans(schema: Schema) -> list[tuple[str, slice]]:
 
 def _encode_rows(estimator: PredictiveEstimator, X: Any, repeats: int) -> Array:
     """Encode the rows of which columns are shuffled, (N, D)."""
-    if len(X) < 2 or repeats < 1:
-        raise DataError(f"{len(X)} rows and {repeats} repeats were given; at least 2 rows and 1 repeat are needed")
+    if len(X) < 2:
+        raise DataError(
+            f"X has {len(X)} row{'s' * (len(X) != 1)}; at least 2 are needed, between which columns are permuted"
+        )
+    checks.whole("repeats", repeats)
     return encode(estimator.schema_, X)
 
 

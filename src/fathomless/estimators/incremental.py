@@ -51,8 +51,9 @@ class Incremental(VariationalEstimator, ABC):
 
         an estimate of the evidence bound of the stream. The law over structure is fitted by the same objective,
         regardless of `structure_from`. The first call fits the encodings to its rows and initializes a network. Later
-        calls keep the encodings and the moments of the optimizer; the moments are reset by :meth:`save` and
-        :meth:`load`. After :meth:`fit`, training continues from the fitted network, or from the first of several.
+        calls keep the encodings, the moments of the optimizer and the number of rows. :meth:`save` and :meth:`load`
+        reset the moments and the number of rows; give `total_rows` after them. After :meth:`fit`, training continues
+        from the fitted network, or from the first of several.
 
         Parameters
         ----------
@@ -61,7 +62,8 @@ class Incremental(VariationalEstimator, ABC):
         classes : array, optional
             Labels of all parts. Required in the first call of a classifier, unless y has a column for each label.
         total_rows : float, optional
-            Number of rows N of the stream; by default the number of rows of all calls so far, including repeated rows.
+            Number of rows N of the stream; by default the number of rows of all calls so far, including repeated rows,
+            since the last :meth:`fit` or :meth:`load`.
 
         Raises
         ------

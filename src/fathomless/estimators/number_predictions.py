@@ -217,25 +217,30 @@ def number_scores(
     if exact is not None:
         rows = NumberPredictions(**{key: values[exact] for key, values in vars(rows).items()})
         y, weight = y[exact, :1], None if weight is None else weight[exact]
-    square = np.square(y - rows.mean)  # (N, T)
+    spread = y - average(y, weight)  # (N, T)
+    # a power of two, which rounds nothing, so that squares neither overflow nor underflow
+    unit = np.ldexp(1.0, np.frexp(np.abs([spread, y - rows.mean]).max((0, 1)))[1])  # (T,)
+    square = np.square((y - rows.mean) / unit)
     root = np.sqrt(average(square, weight))  # (T,)
     # derivative of the square root, for the influence values; 0 if all errors are 0
     slope = np.divide(0.5, root, out=np.zeros_like(root), where=root > 0.0)
     scores = {
         "log_likelihood": of_all.pop("log_likelihood"),
-        "rmse": score(root, slope * (square - average(square, weight)), weight),
-        "mae": mean(np.sqrt(square), weight),
-        "r2": _r2(square, y, weight),
+        "rmse": score(unit * root, unit * slope * (square - average(square, weight)), weight),
+        "mae": mean(unit * np.sqrt(square), weight),
+        "r2": _r2(square, np.square(spread / unit), y.max(0) > y.min(0), weight),
         "crps": mean(rows.crps, weight),
         "interval_score_90": mean(metrics.interval_score(y, rows.low, rows.high, 0.9), weight),
     }
     return check_finite({**scores, **of_all})
 
 
-def _r2(square: Floats, y: Floats, weight: Floats | None) -> Score:
-    """Return the coefficient of determination; for a constant target 1 if all errors are 0, else 0."""
-    spread = np.square(y - average(y, weight))  # (N, T)
-    varies = y.max(0) > y.min(0)  # (T,)
+def _r2(square: Floats, spread: Floats, varies: npt.NDArray[np.bool_], weight: Floats | None) -> Score:
+    """Return the coefficient of determination; for a constant target 1 if all errors are 0, else 0.
+
+    `square` and `spread`, (N, T), are the squared distances of the target from the predictions and from its mean, and
+    `varies`, (T,), is False for a constant target.
+    """
     scale = np.where(varies, average(spread, weight), 1.0)
     ratio = np.where(varies, average(square, weight) / scale, square.any(0))
     return score(1.0 - ratio, np.where(varies, ratio * spread - square, 0.0) / scale, weight)

@@ -61,8 +61,8 @@ class FlatNetworks:
         return len(self.weights)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Evaluate all networks on rows x (N, D): outputs (F, N, K), without gradients."""
-        with torch.no_grad():
+        """Evaluate all networks on rows x (N, D): outputs (F, N, K), with gradients in x if x requires them."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             return self._evaluator.outputs(x)
 
     def gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -137,7 +137,10 @@ _Step = _Linear | _Elementwise
 
 
 def _tanh(z: Tensor) -> Tensor:
-    return torch.sigmoid(2.0 * z).mul_(2.0).sub_(1.0)  # several times as fast as torch.tanh on a CPU
+    half = torch.sigmoid(2.0 * z)  # several times as fast as torch.tanh on a CPU
+    if half.requires_grad or type(half) is not Tensor:  # gradients need the sigmoid, also those of traced modules
+        return 2.0 * half - 1.0
+    return half.mul_(2.0).sub_(1.0)
 
 
 def _elementwise(part: nn.Module) -> _Elementwise | None:

@@ -549,7 +549,7 @@ def _cast_to_kind(cells: Column, kind: str, notation: str) -> Column | None:
     if kind == "date":
         for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # "ns" allows more than six digits
             if (times := _cast(cells, pa.timestamp(unit, zone))) is not None:
-                return pc.cast(times, pa.timestamp("us"), safe=False)
+                return pc.cast(times, pa.timestamp("us", zone), safe=False)
         dated = notations.parse_dates(cells, notation) if "%" in notation else None
         return None if dated is None else dated[0]
     numbers = _cast(cells, pa.float64()) if notation == "." else None

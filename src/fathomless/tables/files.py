@@ -13,8 +13,8 @@ The format is detected from the first bytes of a file; its name is ignored. CSV 
 - Numbers. A column whose cells are all numbers is int64, or float64 if int64 cannot hold them. Quotes, surrounding
   spaces, leading zeros (007 is 7), decimal commas, thousands separators, a currency and a per cent sign are allowed.
 - Booleans. A column of true and false, in any case, with 1 and 0 allowed, is bool.
-- Dates. A column of ISO dates or times, all with a time zone or all without, is timestamp[us] in UTC. So are dates such
-  as 31.12.2024, and 12/31/2024 if a cell determines which number is the month.
+- Dates. A column of ISO dates or times is timestamp[us], or timestamp[us, tz=UTC] if all cells have a time zone. Dates
+  such as 31.12.2024, and 12/31/2024 if a cell determines which number is the month, are timestamp[us].
 - All other columns are text, stripped of surrounding spaces. A column without values has the type null.
 - Empty lines are skipped.
 

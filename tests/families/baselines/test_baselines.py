@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
+from fathomless import LaplaceNetworkRegressor, SubspaceNetworkRegressor, SWAGNetworkRegressor
 from fathomless.app import cli
 from fathomless.app.diagnose import diagnose
 from fathomless.data.rows import Rows
@@ -395,6 +396,10 @@ def test_options_reach_the_network() -> None:
     assert len(model("ensemble", n_restarts=2).members) == 2
     with pytest.raises(DataError, match="0 <= rate < 1"):
         model("dropout", dropout=1.0)
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    for kind in (LaplaceNetworkRegressor, SWAGNetworkRegressor, SubspaceNetworkRegressor):
+        with pytest.raises(DataError, match="n_restarts=2 was given; the weights of"):
+            kind(n_restarts=2).fit(X, X[:, 0])
     with pytest.raises(DataError, match="a network of 5,000 layers was requested; up to 1,000 are allowed"):
         model("finite", depth=5000)
 

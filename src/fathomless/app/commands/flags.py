@@ -25,6 +25,8 @@ __all__ = [
     "translate_message",
 ]
 
+_QUOTED = r"'([^']+)'"
+
 
 def translate_message(message: str) -> str:
     """Translate a message of the library to the command line: name="value" of an option becomes --name value.
@@ -43,6 +45,8 @@ def translate_message(message: str) -> str:
     '--hmc.chains 1 was given; raise --hmc.sweeps (now 400)'
     >>> translate_message("cv=0 was given; a whole number, or 'auto', or Folds(...) is allowed")
     "--cv 0 was given; a whole number, or 'auto' is allowed"
+    >>> translate_message("give them as ordinal=['low', 'high'] (or, in Python, an ordered categorical as y)")
+    'give them as --ordinal low,high'
     >>> translate_message("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
     '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
@@ -65,14 +69,20 @@ def translate_message(message: str) -> str:
             return flag_of(name) if bare == "True" else flag_of(f"no_{name}")
         return f"{flag_of(name)} {'none' if bare == 'None' else text or bare}"
 
+    def flag_with_list(match: re.Match[str]) -> str:
+        name, labels = match.groups()
+        return f"{flag_of(name)} {','.join(re.findall(_QUOTED, labels))}" if name in known else match[0]
+
     def flag_alone(match: re.Match[str]) -> str:
         return flag_of(match[0]) if match[0] in known else match[0]
 
+    message = re.sub(r" \((?:or, )?in Python, [^)]*\)", "", message)
     for name in ("unseen", "missing"):  # predict and evaluate have these options too
         message = message.replace(f"or fit with {name}=", f"or give {name}=")
     message = re.sub(r",? (?:and|or) (?:\w+=)?[A-Z]\w*\(\.\.\.\)", "", message)  # values that only Python can give
     value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
     message = re.sub(value, flag_with_value, message)
+    message = re.sub(r"\b([a-z_]+)=\[((?:'[^' ,]+'(?:, )?)+)\]", flag_with_list, message)
     return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_+[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", flag_alone, message)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,13 @@ __all__ = [
     "findings_of",
     "ignore",
     "note",
+    "notes_of_warnings",
     "say",
     "scores_of",
     "show",
     "show_findings",
     "show_json",
     "table_of",
-    "warn",
 ]
 
 
@@ -35,10 +35,22 @@ def ignore(*_: object, **__: object) -> None:
     """Ignore a warning."""
 
 
-def warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """Print a warning as a note, except for deprecation warnings, which are for programmers."""
-    if not issubclass(category, (DeprecationWarning, FutureWarning)):
-        note(str(message))
+def notes_of_warnings() -> Callable[..., None]:
+    """Return a function that prints warnings as notes with flags, each text once; see ``warnings.showwarning``.
+
+    Deprecation warnings are not printed, since they are for programmers.
+    """
+    from fathomless.app.commands.flags import translate_message
+
+    printed = set[str]()
+
+    def print_once(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if issubclass(category, (DeprecationWarning, FutureWarning)) or str(message) in printed:
+            return
+        printed.add(str(message))
+        note(translate_message(str(message)))
+
+    return print_once
 
 
 class Stopped(Exception):
@@ -100,14 +112,14 @@ def scores_of(evaluation: "Evaluation", which: str = "scores") -> dict[str, dict
 
 def table_of(evaluation: "Evaluation", peers: "Mapping[str, Mapping[str, Score]] | None" = None) -> str:
     """Return a text table of the scores of a model, of a constant prediction, and of simple models on the same rows."""
-    from fathomless.app.page.main_scores import REFERENCES, constant_scores
+    from fathomless.app.page.main_scores import IN_UNITS, REFERENCES, constant_scores
     from fathomless.plots.page import format_with_error
 
-    def cell(score: "Score | None") -> str:
+    def cell(name: str, score: "Score | None") -> str:
         if score is None:
             return "–"
-        rounded = 0.0 if abs(score.value) < 1e-9 else score.value  # zero up to rounding
-        return " ".join(format_with_error(rounded, score.error)).strip()
+        zero = name not in IN_UNITS and abs(score.value) < 1e-9  # up to rounding
+        return " ".join(format_with_error(0.0 if zero else score.value, score.error)).strip()
 
     peers = peers or {}
     others = {text: peers[key] for key, text in REFERENCES.items() if key in peers}
@@ -115,7 +127,7 @@ def table_of(evaluation: "Evaluation", peers: "Mapping[str, Mapping[str, Score]]
     names = sorted(evaluation.scores, key=lambda name: name == "log_likelihood")  # in nats: the last one
     for name in names:
         models = (evaluation.scores, {**evaluation.baseline, **constant_scores(evaluation, peers)}, *others.values())
-        rows.append((name.replace("_", " "), *(cell(scores.get(name)) for scores in models)))
+        rows.append((name.replace("_", " "), *(cell(name, scores.get(name)) for scores in models)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if evaluation.censored:

@@ -7,6 +7,7 @@ from fathomless.estimators.scores import Score
 from fathomless.plots.page import number, percent
 
 __all__ = [
+    "IN_UNITS",
     "REFERENCES",
     "constant_scores",
     "describe_coverage",
@@ -17,6 +18,8 @@ __all__ = [
 
 _RARE = 0.1  # share of the rows below which a class is rare
 
+#: Scores in units of the target, which can be small without being zero.
+IN_UNITS = ("rmse", "mae", "crps", "interval_score_90")
 #: Names of simple models beside the scores of a fit.
 REFERENCES = {"linear": "linear model", "boosting": "boosting"}
 

@@ -21,6 +21,7 @@ from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.glossary import TERMS
 from fathomless.app.page.insights import Insights, insights
 from fathomless.app.page.main_scores import (
+    IN_UNITS,
     constant_scores,
     describe_coverage,
     describe_error,
@@ -70,7 +71,6 @@ _LONGEST = 200  # maximum length of the value of an option, in characters
 _OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
 _KINDS = {"numeric": "numeric", "boolean": "boolean", "category": "categorical", "date": "date", "empty": "no values"}
 
-_IN_UNITS = ("rmse", "mae", "crps", "interval_score_90")  # of the target
 _SHARES = ("accuracy", "coverage_50", "coverage_90", "coverage_95")  # shown in percent
 
 
@@ -198,7 +198,7 @@ def _score(name: str, score: Score) -> tuple[str, str]:
     if name in _SHARES:
         value, error = format_with_error(100.0 * score.value, 100.0 * (score.error or 0.0))
         return (value, f"{error} %") if error else (percent(score.value), "")
-    if name not in _IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
+    if name not in IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
         return "0", ""  # zero up to rounding
     return format_with_error(score.value, score.error)
 

@@ -29,6 +29,7 @@ from fathomless.families.baselines.steps import (
 )
 from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.estimator import LayeredNetwork
+from fathomless.system.errors import DataError
 
 __all__ = [
     "DeepEnsembleClassifier",
@@ -59,12 +60,22 @@ class _Trained(LayeredNetwork, OneNetwork, ABC):
         return Then(self._svi(), (DepthWarnings(),))
 
 
+def _check_single(estimator: OneNetwork) -> None:
+    """Check that there is one network, around which weights are drawn."""
+    if (count := estimator._restarts().count) > 1:
+        raise DataError(
+            f"n_restarts={count} was given; the weights of {type(estimator).__name__} are drawn around one network: "
+            "set n_restarts=1, and average the predictions of fits with different values of random_state"
+        )
+
+
 class _LaplaceNetwork(LaplaceNetworks, LayeredNetwork, OneNetwork):
     """Base class of estimators with Laplace's approximation."""
 
     allows_censored: ClassVar[bool] = False  # the information of a censored row depends on its bounds
 
     def _strategy(self, prepared: Prepared) -> Strategy:
+        _check_single(self)
         return Then(self._svi(), (DrawNetworks(LaplaceDraws(self.networks), self.calibrate),))
 
 
@@ -72,6 +83,7 @@ class _SWAGNetwork(SWAGNetworks, LayeredNetwork, OneNetwork):
     """Base class of estimators with SWAG draws of the weights."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
+        _check_single(self)
         posterior = TrajectoryDraws(SWAGDraws(self.rank, self.networks), self.passes)
         return Then(self._svi(), (DrawNetworks(posterior, self.calibrate),))
 
@@ -80,6 +92,7 @@ class _SubspaceNetwork(SubspaceNetworks, LayeredNetwork, OneNetwork):
     """Base class of estimators with draws of the weights in a subspace."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
+        _check_single(self)
         posterior = TrajectoryDraws(SubspaceDraws(self.subspace_dimension, self.networks), self.passes)
         return Then(self._svi(), (DrawNetworks(posterior, self.calibrate),))
 

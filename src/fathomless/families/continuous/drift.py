@@ -20,8 +20,8 @@ process inside is the same, and steps outside have no noise and no divergence.
 
 References
 ----------
-S. Calvo-Ordoñez, M. Meunier, F. Piatti and Y. Shi, "Partially Stochastic Infinitely Deep Bayesian Neural Networks", ICML
-2024 (arXiv:2402.03495), where the weights outside follow an ordinary differential equation.
+S. Calvo-Ordoñez, M. Meunier, F. Piatti and Y. Shi, "Partially Stochastic Infinitely Deep Bayesian Neural Networks",
+ICML 2024 (arXiv:2402.03495), where the weights outside follow an ordinary differential equation.
 """
 
 import math

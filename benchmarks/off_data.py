@@ -2,6 +2,7 @@
 
     python benchmarks/off_data.py                     all three
     python benchmarks/off_data.py far gap spiral      some of them
+    python benchmarks/off_data.py --only continuous   methods whose names start with this word
 
 far: 300 rows of diabetes. At 0, 2, 4 and 8 standard deviations from the mean, in 200 random directions, the output is
 the standard deviation of the networks' outputs, without noise, in standard deviations of the target (median over
@@ -25,6 +26,7 @@ import torch
 from sklearn.datasets import load_diabetes
 
 import fathomless
+from fathomless import PathOptions
 from fathomless.data.datasets import spiral
 
 sys.path.append(str(Path(__file__).parents[1]))  # the experiments of this clone
@@ -40,6 +42,9 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "depth, hmc": ("UnboundedDepth", {"weights": "hmc"}),
     "sparse": ("SparseBayes", {}),
     "continuous": ("ContinuousDepth", {}),
+    "continuous, first": ("ContinuousDepth", {"path": PathOptions(stochastic="first")}),
+    "continuous, last": ("ContinuousDepth", {"path": PathOptions(stochastic="last")}),
+    "continuous, rate=0": ("ContinuousDepth", {"path": PathOptions(rate=0)}),
     "manifold": ("ProjectedBayes", {}),
     "manifold, anchored": ("ProjectedBayes", {"anchored": True}),
     "graph": ("IndianChefs", {}),
@@ -49,15 +54,15 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def estimators(task: str) -> dict[str, Any]:
-    """Return every estimator that the task supports."""
+def estimators(task: str, only: str) -> dict[str, Any]:
+    """Return every estimator that the task supports, whose name starts with a word."""
     kinds = {name: (getattr(fathomless, family + task), options) for name, (family, options) in KINDS.items()}
     if task == "Classifier":
         kinds.pop("depth, last_layer=conjugate")
-    return {name: kind(random_state=0, **options) for name, (kind, options) in kinds.items()}
+    return {name: kind(random_state=0, **options) for name, (kind, options) in kinds.items() if name.startswith(only)}
 
 
-def far() -> None:
+def far(only: str) -> None:
     """Print the uncertainty at several distances."""
     X, y = load_diabetes(return_X_y=True, scaled=False)
     X = (X - X.mean(0)) / X.std(0)
@@ -65,7 +70,7 @@ def far() -> None:
     directions = np.random.default_rng(1).normal(size=(200, X.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     print("standard deviation without noise, in units of that of y, at 0, 2, 4, 8 standard deviations from the mean")
-    for name, estimator in estimators("Regressor").items():
+    for name, estimator in estimators("Regressor", only).items():
         began = time.perf_counter()
         estimator.fit(X[order], y[order])
         found = []
@@ -75,12 +80,12 @@ def far() -> None:
         print(f"  {name:20}", *(f"{one:7.3f}" for one in found), f"  {time.perf_counter() - began:6.1f} s", flush=True)
 
 
-def gap() -> None:
+def gap(only: str) -> None:
     """Print scores near the data, in the gap, and outside."""
     toy = TOYS["cosine"]
     X, y = toy.sample(40, 0)
     print("cosine with a gap, 40 rows; log density and coverage of 95 % intervals near the data, in the gap, outside")
-    kinds: dict[str, Any] = {"Gaussian process": None, **estimators("Regressor")}
+    kinds: dict[str, Any] = {"Gaussian process": None, **estimators("Regressor", only)}
     for name, estimator in kinds.items():
         if estimator is None:
             predict, _ = gaussian_process(X[:, 0], y)
@@ -95,14 +100,14 @@ def gap() -> None:
         print(f"  {name:20}", "  ".join(parts), flush=True)
 
 
-def around() -> None:
+def around(only: str) -> None:
     """Print the confidence of classifiers around a spiral."""
     X, y = spiral(400, 10.0, 0)
     line = np.linspace(-2.0, 2.0, 61) * np.abs(X).max()
     plane = np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
     outside = np.linalg.norm(plane, axis=1) > 1.1 * np.linalg.norm(X, axis=1).max()
     print("spiral: share of the plane outside with a class above 0.99, entropy there, entropy at the points, accuracy")
-    for name, estimator in estimators("Classifier").items():
+    for name, estimator in estimators("Classifier", only).items():
         began = time.perf_counter()
         estimator.fit(X, y)
         p, own = estimator.predict_proba(plane[outside]), estimator.predict_proba(X)
@@ -119,12 +124,13 @@ def main() -> None:
     """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help="far, gap, spiral; all by default")
-    asked = parser.parse_args().what or ["far", "gap", "spiral"]
+    parser.add_argument("--only", default="", help="beginning of the names of methods")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     print(f"{platform.machine()}, one thread, Python {platform.python_version()}, torch {torch.__version__}")
-    for name in asked:
-        {"far": far, "gap": gap, "spiral": around}[name]()
+    for name in given.what or ["far", "gap", "spiral"]:
+        {"far": far, "gap": gap, "spiral": around}[name](given.only)
 
 
 if __name__ == "__main__":

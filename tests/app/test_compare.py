@@ -252,6 +252,16 @@ def test_methods_get_the_groups_of_their_training_rows(monkeypatch: pytest.Monke
     compare(X, y, task="regression", methods=["finite"], folds=2, groups=group < "c")
     compare(X, y, task="regression", methods=["finite"], folds=2)
     assert found == [None] * 4
+    found.clear()
+
+    def without_held_out_rows(*_: Any) -> Peer:  # as infinite graphs, which refuse groups
+        peer = Recorded("constant", "regression", 0)
+        peer.validation_fraction = 0.0  # type: ignore[attr-defined]
+        return peer
+
+    monkeypatch.setattr(module, "method", without_held_out_rows)
+    compare(X, y, task="regression", methods=["finite"], folds=2, groups=group)
+    assert found == [None] * 2
 
 
 def test_a_model_of_one_class_has_no_iterations_for_others() -> None:

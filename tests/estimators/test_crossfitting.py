@@ -86,6 +86,12 @@ def test_out_of_fold_predictions_are_of_networks_that_have_not_seen_the_row() ->
         regressor(cv=1).fit(X, y).predict_dist(X, fold=fitted.fold_)
 
 
+def test_one_fold_has_nothing_to_repeat() -> None:
+    X, y = problem(40)
+    with pytest.raises(DataError, match="n_repeats=2 was given with one fold"):
+        regressor(cv=Folds(n_splits=1, n_repeats=2), epochs=2).fit(X, y)
+
+
 @pytest.mark.parametrize("cv", [4, Folds(n_splits=3, n_repeats=2)])
 def test_folds_of_other_rows_are_refused(cv: Any, tmp_path: Path) -> None:
     X, y = problem(61)

@@ -25,6 +25,7 @@ from fathomless import (
     UnboundedDepthClassifier,
     UnboundedDepthRegressor,
 )
+from fathomless.data.frames import encode
 from fathomless.estimators import exporting
 from fathomless.posterior.mixtures import Mixture, Normal, StudentT
 from fathomless.system.errors import DataError
@@ -110,6 +111,18 @@ def test_a_module_has_the_gradients_of_its_outputs(case: Case) -> None:
     found = (gradient * direction).sum(1)
     assert int(torch.isclose(found, change, rtol=0.02, atol=2e-3).sum()) >= 18
     assert gradient.abs().sum() > 0.1
+
+
+def test_trees_do_not_split_dates_by_rounding(tmp_path: Path) -> None:
+    """Cosines of mirrored days are equal, and modules have the cosines of the encoding."""
+    days = pd.to_datetime("2024-01-01") + pd.to_timedelta(np.random.default_rng(0).integers(0, 400, 200), "D")
+    X, y = pd.DataFrame({"day": days}), np.isin(days.day_of_week, [0, 1, 2])
+    estimator = UnboundedDepthClassifier(cv=2, trees=True, **QUICK).fit(X, y)
+    assert estimator.trees_ is not None
+    encoded = encode(estimator.schema_, X)
+    assert [len(np.unique(encoded[:, place])) for place in (3, 4)] == [7, 4]
+    same(estimator.to_module(), estimator, X)
+    assert estimator.export(tmp_path / "days.pt2").difference < 1e-6
 
 
 @pytest.mark.parametrize(("missing", "unseen"), [("auto", "warn"), ("impute", "error"), ("error", "ignore")])

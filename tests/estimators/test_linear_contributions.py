@@ -108,6 +108,9 @@ def test_other_networks_are_refused() -> None:
     smooth = regressor(**QUICK, activation="tanh").fit(X, y)
     with pytest.raises(DataError, match=r"not piecewise linear.*activation='relu'"):
         linear_contributions(smooth, X[:3])
+    attentive = regressor(**QUICK, architecture="transformer", cv=2).fit(X, y)
+    with pytest.raises(DataError, match="not piecewise linear"):
+        linear_contributions(attentive, X[:3])
     sampled = regressor(**QUICK, activation="tanh", weights=SAMPLED, cv=2).fit(X, y)
     with pytest.raises(DataError, match="not piecewise linear"):
         linear_contributions(sampled, X[:3])

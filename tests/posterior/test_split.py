@@ -524,3 +524,12 @@ def test_monte_carlo_error_is_in_units_of_the_target_and_falls_with_the_draws() 
     torch.testing.assert_close(moved.mc_error, 10.0 * seen(few).mc_error)
     ratio = float(seen(few).mc_error.square().mean() / seen(many).mc_error.square().mean())
     assert ratio == pytest.approx(16.0, rel=4.0 * math.sqrt(2.0 / (9 * 300)))
+
+
+def test_rows_that_overflow_do_not_hide_the_parts_of_others() -> None:
+    """The parts that are known depend on the model, and not on the rows beside."""
+    parts = {"noise": torch.ones(2, 1), "weights": torch.tensor([[1.0], [math.nan]])}
+    total = torch.tensor([[3.0], [math.inf]])
+    apart = Uncertainty(**parts, structure=torch.tensor([[1.0], [math.nan]]), total=total)
+    assert apart.known
+    assert not Uncertainty(**parts, structure=torch.full((2, 1), math.nan), total=total).known

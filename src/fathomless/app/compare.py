@@ -294,7 +294,10 @@ def evaluate_split(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # there is one fit for each method and fold
             start = time.perf_counter()
-            fitted = make().fit(*train) if groups is None else make().fit(*train, groups=groups)
+            estimator = make()
+            # without held-out rows, groups have no meaning
+            grouped = groups is not None and vars(estimator).get("validation_fraction") != 0.0
+            fitted = estimator.fit(*train, groups=groups) if grouped else estimator.fit(*train)
             seconds = time.perf_counter() - start
             truth, target = test[1], fitted.target_
             single = isinstance(target, TargetScale) and len(target.lattice) == 1

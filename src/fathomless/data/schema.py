@@ -35,6 +35,7 @@ __all__ = [
     "check_option",
     "check_unknown_effects",
     "choose_max_levels",
+    "circle",
     "compute_moments",
     "encode_as_numbers",
     "encode_column",
@@ -517,10 +518,16 @@ def _encode_cycles(days: Floats, missing: Bools) -> Floats:
     date = whole.astype("datetime64[D]")
     year = date.astype("datetime64[Y]")
     start, end = year.astype("datetime64[D]"), (year + np.timedelta64(1, "Y")).astype("datetime64[D]")
-    yearly = 2 * np.pi * ((date - start) / (end - start))
-    weekly = 2 * np.pi / 7 * ((whole + 3) % 7)  # 1970-01-01 was a Thursday; the week starts on Monday
-    waves = np.column_stack([np.sin(yearly), np.cos(yearly), np.sin(weekly), np.cos(weekly)])
+    waves = np.hstack(
+        [circle((date - start) / (end - start)), circle(((whole + 3) % 7) / 7)]
+    )  # the week starts on Monday
     return np.where(missing[:, None], 0.0, waves)
+
+
+def circle(share: Floats) -> Floats:
+    """Return sine and cosine (N, 2) of shares of a circle, rounded so that those of mirrored shares are equal."""
+    angle = 2.0 * np.pi * np.asarray(share)
+    return np.round(np.column_stack([np.sin(angle), np.cos(angle)]), 12) + 0.0
 
 
 def _encode_boolean(column: Column, cells: Cells, out: Floats, unseen: str) -> None:

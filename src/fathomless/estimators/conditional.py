@@ -48,7 +48,8 @@ class CoverageGroup:
     rows : float
         Number of rows; a row of weight k counts as k rows.
     coverage : float
-        Share of the rows inside their 90 % interval.
+        Share of the rows inside their 90 % interval. For discrete targets and atoms, it is the share of the randomised
+        values of the distribution function within the central 90 %, which has no excess for the size of the atoms.
     size : float
         Root mean square of the normal scores of the targets, at most 8; 1 if the width of the intervals is right.
     width : float

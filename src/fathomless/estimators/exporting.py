@@ -27,7 +27,7 @@ from torch import Tensor, fx
 
 from fathomless.data.bins import BIN_SCALE, LIMIT, Bins
 from fathomless.data.frames import as_numbers, encode, make_frame
-from fathomless.data.schema import Column, Schema
+from fathomless.data.schema import Column, Schema, circle
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.posterior import student
@@ -278,7 +278,7 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     if any(column.limits is not None for column in schema.columns):
         limits = [_raw_limits(schema.columns[place]) for place in source]
         low, high = torch.tensor(limits, dtype=torch.float64).T
-        within = torch.minimum(torch.maximum(values, low), high)
+        within = _clip(values, low, high)
     filled = torch.where(gap, fill, within)
     number = (filled - centre) / scale
     most = torch.tensor([float(len(schema.columns[place].levels)) for place in source], dtype=torch.float64)
@@ -301,7 +301,7 @@ def _encode(schema: Schema, x: Tensor) -> Tensor:
     if dates:
         kept = [_raw_limits(column) if column.constant else _UNLIMITED for column in (schema.columns[i] for i in dates)]
         first, last = torch.tensor(kept, dtype=torch.float64).T
-        cycles = _cycles(torch.minimum(torch.maximum(x[:, dates], first), last))  # (N, dates, 4)
+        cycles = _cycles(_clip(x[:, dates], first, last))  # (N, dates, 4)
         index = [
             dates.index(place) * 4 + int(rule[1]) if rule[0] == _CYCLE else 0
             for place, rule in zip(source, parts, strict=True)
@@ -343,10 +343,9 @@ def _feature_rule(column: Column, feature: str) -> tuple[float, float, float, fl
     return _NUMBER, 0.0, column.center, column.scale, column.fill
 
 
-def _clip(values: Tensor, low: float, high: float) -> Tensor:
-    """Clip values, by tensors: the optimiser of ONNX programs fails on two pairs of scalar bounds of one value."""
-    width = values.shape[1]
-    return torch.minimum(torch.maximum(values, torch.tensor([low] * width)), torch.tensor([high] * width))
+def _clip(values: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    """Clip values, except for NaN. The optimiser of ONNX programs fails on two pairs of scalar bounds of one value."""
+    return torch.where(values < low, low, torch.where(values > high, high, values))
 
 
 def _bins_rule(column: Column, bins: Bins, place: int) -> tuple[float, float, float, float, float]:
@@ -384,12 +383,18 @@ def _cycles(days: Tensor) -> Tensor:
     is_leap = (_divides(4.0, calendar) & ~_divides(100.0, calendar)) | _divides(400.0, calendar)
     leap = is_leap.double()
     passed = torch.where(next_year, since - 306.0, since + 59.0 + leap)
-    yearly = 2.0 * math.pi * passed / (365.0 + leap)
     week = whole + 3.0  # 1970-01-01 was a Thursday; the week starts on Monday
-    weekly = 2.0 * math.pi / 7.0 * (week - 7.0 * (week / 7.0).floor())
-    angles = torch.stack([yearly, yearly, weekly, weekly], -1).float()  # ONNX Runtime has no cosine in double
-    waves = torch.stack([angles[..., 0].sin(), angles[..., 1].cos(), angles[..., 2].sin(), angles[..., 3].cos()], -1)
-    return torch.where(gap[..., None], 0.0, waves.double())
+    weekday = week - 7.0 * (week / 7.0).floor()
+    # tables, since ONNX Runtime has no cosine in double
+    of_year = torch.from_numpy(np.vstack([circle(np.arange(days) / days) for days in (365.0, 366.0)]))
+    of_week = torch.from_numpy(circle(np.arange(7.0) / 7.0))
+    waves = torch.cat([_look_up(of_year, passed + 365.0 * leap), _look_up(of_week, weekday)], -1)
+    return torch.where(gap[..., None], 0.0, waves)
+
+
+def _look_up(table: Tensor, place: Tensor) -> Tensor:
+    """Return the rows of a table at places (N, ...), in the nearest row for places beyond it."""
+    return torch.nn.functional.embedding(place.long().clamp(0, len(table) - 1), table)
 
 
 def _divides(divisor: float, number: Tensor) -> Tensor:
@@ -724,21 +729,27 @@ def _write_onnx(written: torch.export.ExportedProgram, meta: str, x: Tensor) -> 
     import logging
 
     names = list(written.module()(x))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
+    given: dict[str, Any] = {"dynamo": True, "verbose": False, "input_names": ["x"], "output_names": names}
+    # the optimiser of onnxscript 0.7 can write an invalid program if a value is clipped twice
+    for optimized in (True, False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
+            try:
+                exported = torch.onnx.export(written, (), **given, optimize=optimized)
+            finally:
+                logging.disable(logging.NOTSET)
+        assert exported is not None
+        proto = exported.model_proto
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = "fathomless", meta
+        content: bytes = proto.SerializeToString()
         try:
-            exported = torch.onnx.export(written, (), dynamo=True, verbose=False, input_names=["x"], output_names=names)
-        finally:
-            logging.disable(logging.NOTSET)
-    assert exported is not None
-    proto = exported.model_proto
-    entry = proto.metadata_props.add()
-    entry.key, entry.value = "fathomless", meta
-    content: bytes = proto.SerializeToString()
-    try:
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime has many exception classes without a common base
-        raise DataError(f"ONNX Runtime cannot run this network ({error}); export it as .pt2") from error
+            session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime has many exception classes without a common base
+            if not optimized:
+                raise DataError(f"ONNX Runtime cannot run this network ({error}); export it as .pt2") from error
+        else:
+            break
     outputs = session.run(names, {"x": x.numpy()})
     return content, dict(zip(names, outputs, strict=True))

@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fathomless.data.frames import encode
 from fathomless.data.targets import TargetScale
@@ -81,7 +82,7 @@ def _divide(
     """Return average outputs (N, K), contributions of columns, and the bounds of their intervals, (N, C, K) each."""
     model = estimator.model_
     x = torch.as_tensor(encoded, dtype=list_members(model)[0].dtype).to(model.device).requires_grad_()
-    with enable_gradients():
+    with enable_gradients(), sdpa_kernel(SDPBackend.MATH):  # attention with second derivatives
         noise = as_generator(fold_in(estimator.predictor_.seed, "predict"))  # the draws of predictions
         draws: Draws = model.draw(x, estimator.weight_draws, noise)
         f = _outputs_in_units(draws.f, estimator)

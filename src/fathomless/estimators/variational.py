@@ -215,7 +215,15 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             return 2
         if not isinstance(folds.n_splits, str):
             if folds.n_splits > max(count, 1.0):
-                raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; it must be at most that number")
+                raise DataError(
+                    f"cv={folds.n_splits} was given for {count:g} rows, counted by their sample weights; it must be at "
+                    "most that number"
+                )
+            if folds.n_splits == 1 and folds.n_repeats > 1:
+                raise DataError(
+                    f"n_repeats={folds.n_repeats} was given with one fold, which has nothing to repeat; set n_splits "
+                    "to 2 or more, or leave n_repeats out"
+                )
             return folds.n_splits
         if single or self._choice("structure_from") == "elbo" or not search.cross_fit:
             return 1

@@ -87,7 +87,8 @@ class SampledDepth(Resizable):
         self.register_buffer("log_weight", torch.tensor(weights, dtype=torch.float64, device=device).log())
         self.register_buffer("depth", torch.tensor(depths, device=device))
         self.register_buffer("chain", torch.cat([states.chain for states in kept.values()]))
-        self.register_buffer("reach", torch.cat([states.reach for states in kept.values()]))
+        columns = min(states.reach.shape[1] for states in kept.values())  # 0 if a depth has no matrix of the columns
+        self.register_buffer("reach", torch.cat([states.reach[:, :columns] for states in kept.values()]))
         for name, part in (("noise_scale", "scale"), ("noise_df", "df")):
             whole = torch.cat([getattr(states, part) for states in kept.values()])
             if whole.shape[1]:

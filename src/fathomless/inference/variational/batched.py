@@ -350,6 +350,11 @@ def fit_batched(
     members = _make_members(models, likelihoods, training, seeds)
     for data in (train, valid):
         for rows in [data] if isinstance(data, Rows) else data or ():
+            if not isinstance(rows, Rows):
+                raise DataError(
+                    f"rows of type {type(rows).__name__} were given; networks in one batch need Rows, or one Rows for "
+                    "each network, since they select rows"
+                )
             check(models[0], likelihoods[0], rows, finite=False)
     training_rows = PaddedRows.of("training", train, len(members))
     valid_rows = None if valid is None or len(valid) == 0 else PaddedRows.of("validation", valid, len(members))

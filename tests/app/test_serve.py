@@ -278,7 +278,12 @@ def test_what_cannot_be_predicted_is_refused_with_a_message(call: Call, monkeypa
             reply = client.post("/predict", content=body)
             assert (reply.status_code, list(reply.json())) == (status, ["error"]), what
             assert message in reply.json()["error"], what
-        for method, path, status in (("GET", "/predict", 405), ("POST", "/health", 405), ("GET", "/docs", 404)):
+        for method, path, status in (
+            ("GET", "/predict", 405),
+            ("POST", "/health", 405),
+            ("GET", "/docs", 404),
+            ("POST", "/predict/", 404),
+        ):
             reply = client.request(method, path)
             assert reply.status_code == status
             assert reply.json()["error"].startswith(f"{method} {path} was given; GET /health, GET /schema and POST")

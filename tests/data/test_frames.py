@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fathomless import UnboundedDepthClassifier
-from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, split
-from fathomless.data.schema import Schema, choose_max_levels
+from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, read_columns, split
+from fathomless.data.schema import Schema, choose_max_levels, find_new_levels
 from fathomless.system.errors import DataError, DataWarning
 
 UTC = datetime.UTC
@@ -673,3 +673,15 @@ def test_frame_is_made_by_the_first_library_that_is_installed(monkeypatch):
 def test_bundled_name_is_checked():
     with pytest.raises(DataError, match="allowed are"):
         load_bundled("boston")
+
+
+def test_new_levels_are_found_whatever_their_text() -> None:
+    """NumPy drops NUL characters at the end of texts."""
+    schema = fit_schema(pd.DataFrame({"town": ["Rome", "Bonn"] * 10}))
+    new = pd.DataFrame({"town": ["Rome", "Rome\0", "\0", "Oslo", "Rome\0", None]})
+    found = find_new_levels(schema.columns[0], read_columns(new)[1]["town"])
+    assert {level: np.flatnonzero(rows).tolist() for level, rows in found.items()} == {
+        "Rome\0": [1, 4],
+        "\0": [2],
+        "Oslo": [3],
+    }

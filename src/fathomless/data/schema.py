@@ -587,12 +587,11 @@ def find_new_levels(column: Column, cells: Cells) -> dict[Level, Bools]:
         return {}
     values = cells.levels()
     new = (_number_levels(column, values) < 0) & ~cells.missing
-    levels = np.array([values[i] for i in np.flatnonzero(new)], dtype=object)
-    found = {}
-    for level in dict.fromkeys(levels.tolist()):
-        rows = new.copy()
-        rows[new] = levels == level
-        found[level] = rows
+    found: dict[Level, Bools] = {}
+    for row in np.flatnonzero(new).tolist():
+        if values[row] not in found:
+            found[values[row]] = np.zeros(len(new), dtype=np.bool_)
+        found[values[row]][row] = True
     return found
 
 

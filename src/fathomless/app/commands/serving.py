@@ -164,7 +164,7 @@ def application(run: "LoadedRun", pool: ThreadPoolExecutor, max_rows: int, lifes
     async def fail(_: Any, error: Exception) -> Response:
         return respond({"error": "internal error; the traceback is in the log of the server"}, 500)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/health", health),
             Route("/schema", schema),
@@ -178,6 +178,8 @@ def application(run: "LoadedRun", pool: ThreadPoolExecutor, max_rows: int, lifes
         },
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # an address with a slash at its end is another address
+    return app
 
 
 async def _read_body(request: "Request") -> bytes:

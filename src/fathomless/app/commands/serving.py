@@ -119,7 +119,6 @@ def application(run: "LoadedRun", pool: ThreadPoolExecutor, max_rows: int, lifes
 
     `lifespan` is an asynchronous context manager around the life of the server.
     """
-    from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
     from starlette.responses import Response
@@ -164,7 +163,7 @@ def application(run: "LoadedRun", pool: ThreadPoolExecutor, max_rows: int, lifes
     async def fail(_: Any, error: Exception) -> Response:
         return respond({"error": "internal error; the traceback is in the log of the server"}, 500)
 
-    app = Starlette(
+    return _without_redirects(
         routes=[
             Route("/health", health),
             Route("/schema", schema),
@@ -178,7 +177,14 @@ def application(run: "LoadedRun", pool: ThreadPoolExecutor, max_rows: int, lifes
         },
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # an address with a slash at its end is another address
+
+
+def _without_redirects(**options: Any) -> "Starlette":
+    """Build an application in which an address with a slash at its end is another address."""
+    from starlette.applications import Starlette
+
+    app = Starlette(**options)
+    app.router.redirect_slashes = False
     return app
 
 

@@ -292,8 +292,7 @@ def summarize(field: Field) -> str:
         rows.append("| " + " | ".join(row) + " |")
     kinds = [field.is_numeric(table) for table in field.tables]
     splits = sorted({len(field.cells.get((table, DEFAULT), {})) for table in field.tables})
-    several = f"{splits[0]} splits" if len(splits) == 1 else f"{splits[0]} to {splits[-1]} splits"
-    told = several if splits != [1] else "one split"
+    told = " to ".join(dict.fromkeys([str(splits[0]), str(splits[-1])])) + " splits" if splits != [1] else "one split"
     numbers, classes = f"{sum(kinds)} regressions", f"{len(kinds) - sum(kinds)} classifications"
     head = [
         f"Differences of the default from other methods, means over {numbers} and {classes} with {told} each,",

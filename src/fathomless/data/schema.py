@@ -518,9 +518,8 @@ def _encode_cycles(days: Floats, missing: Bools) -> Floats:
     date = whole.astype("datetime64[D]")
     year = date.astype("datetime64[Y]")
     start, end = year.astype("datetime64[D]"), (year + np.timedelta64(1, "Y")).astype("datetime64[D]")
-    waves = np.hstack(
-        [circle((date - start) / (end - start)), circle(((whole + 3) % 7) / 7)]
-    )  # the week starts on Monday
+    weekday = (whole + 3) % 7  # 1970-01-01 was a Thursday; the week starts on Monday
+    waves = np.hstack([circle((date - start) / (end - start)), circle(weekday / 7)])
     return np.where(missing[:, None], 0.0, waves)
 
 

@@ -726,30 +726,35 @@ def _write_onnx(written: torch.export.ExportedProgram, meta: str, x: Tensor) -> 
         import onnxscript  # noqa: F401  # required by the exporter of torch
     except ImportError as error:
         raise DataError(f"ONNX needs {error.name}; pip install 'fathomless[export]'") from error
-    import logging
-
     names = list(written.module()(x))
-    given: dict[str, Any] = {"dynamo": True, "verbose": False, "input_names": ["x"], "output_names": names}
-    # the optimiser of onnxscript 0.7 can write an invalid program if a value is clipped twice
-    for optimized in (True, False):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            logging.disable(logging.WARNING)
-            try:
-                exported = torch.onnx.export(written, (), **given, optimize=optimized)
-            finally:
-                logging.disable(logging.NOTSET)
-        assert exported is not None
-        proto = exported.model_proto
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = "fathomless", meta
-        content: bytes = proto.SerializeToString()
+    for optimize in (True, False):  # the optimiser of onnxscript 0.7 can fail if a value is clipped twice
+        content = _convert(written, names, meta, optimize=optimize)
         try:
             session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime has many exception classes without a common base
-            if not optimized:
-                raise DataError(f"ONNX Runtime cannot run this network ({error}); export it as .pt2") from error
-        else:
             break
+        except Exception as error:  # ONNX Runtime has many exception classes without a common base
+            if not optimize:
+                raise DataError(f"ONNX Runtime cannot run this network ({error}); export it as .pt2") from error
     outputs = session.run(names, {"x": x.numpy()})
     return content, dict(zip(names, outputs, strict=True))
+
+
+def _convert(written: torch.export.ExportedProgram, names: Sequence[str], meta: str, *, optimize: bool) -> bytes:
+    """Return a program of PyTorch as an ONNX file."""
+    import logging
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            exported = torch.onnx.export(
+                written, (), dynamo=True, verbose=False, input_names=["x"], output_names=names, optimize=optimize
+            )
+        finally:
+            logging.disable(logging.NOTSET)
+    assert exported is not None
+    proto = exported.model_proto
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = "fathomless", meta
+    content: bytes = proto.SerializeToString()
+    return content

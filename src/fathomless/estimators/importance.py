@@ -350,9 +350,7 @@ def feature_spans(schema: Schema) -> list[tuple[str, slice]]:
 def _encode_rows(estimator: PredictiveEstimator, X: Any, repeats: int) -> Array:
     """Encode the rows of which columns are shuffled, (N, D)."""
     if len(X) < 2:
-        raise DataError(
-            f"X has {len(X)} row{'s' * (len(X) != 1)}; at least 2 are needed, between which columns are permuted"
-        )
+        raise DataError(f"X has {len(X)} row{'s' * (len(X) != 1)}; at least 2 are needed to permute columns")
     checks.whole("repeats", repeats)
     return encode(estimator.schema_, X)
 

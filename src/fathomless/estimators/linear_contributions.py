@@ -125,6 +125,7 @@ def _require_piecewise_linear(f: Tensor, x: Tensor) -> None:
     (second,) = torch.autograd.grad((slope * direction).sum(), x, retain_graph=True, allow_unused=True)
     if second is not None and bool(second.any()):
         raise DataError(
-            "the networks are not piecewise linear, so their outputs have no exact contributions; use contributions, "
-            "which holds for all networks, or rectified units if the estimator has activation='relu'"
+            "the networks are not piecewise linear, so their outputs have no exact contributions; use Shapley values, "
+            "which all networks have (the function contributions, or --row without --of linear), or rectified units if "
+            "the estimator has activation='relu'"
         )

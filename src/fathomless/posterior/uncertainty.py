@@ -81,7 +81,7 @@ class Uncertainty:
         They cannot be separated if each sampled structure has only one independent network. Examples are sampled
         graphs, which two chains rarely share, averages of sparse networks, and sparse networks of unbounded depth.
         """
-        return not bool((self.structure.isnan() & self.total.isfinite()).any())  # rows that overflow say nothing
+        return not bool((self.structure.isnan() & self.total.isfinite()).any())  # without rows that overflow
 
     def mean(self, rows: Any = None) -> "Uncertainty":
         """Average over rows; the result has one row.

@@ -110,10 +110,7 @@ def _divide(given: argparse.Namespace, X: Any, chosen: Any, known: KnownRows, of
     from fathomless.estimators.linear_contributions import linear_contributions
 
     if of == "linear":
-        try:
-            return linear_contributions(known.estimator, take(X, chosen))
-        except DataError as error:
-            raise DataError(str(error).replace("use contributions", "leave out --of linear")) from error
+        return linear_contributions(known.estimator, take(X, chosen))
     others = np.setdiff1d(np.arange(len(X)), chosen)
     if not len(others):
         raise DataError(f"{given.data} has no other rows to compare with; add rows, such as those of the training file")

@@ -25,8 +25,6 @@ __all__ = [
     "translate_message",
 ]
 
-_QUOTED = r"'([^']+)'"
-
 
 def translate_message(message: str) -> str:
     """Translate a message of the library to the command line: name="value" of an option becomes --name value.
@@ -71,7 +69,8 @@ def translate_message(message: str) -> str:
 
     def flag_with_list(match: re.Match[str]) -> str:
         name, labels = match.groups()
-        return f"{flag_of(name)} {','.join(re.findall(_QUOTED, labels))}" if name in known else match[0]
+        plain = labels.replace("'", "").replace(", ", ",")
+        return f"{flag_of(name)} {plain}" if name in known else match[0]
 
     def flag_alone(match: re.Match[str]) -> str:
         return flag_of(match[0]) if match[0] in known else match[0]

@@ -112,7 +112,7 @@ class DrawnNetworks(Resizable):
     def _evaluate_draws(self, x: Tensor) -> Tensor:
         if self.linear:
             return linearise(self.network, x, self.apart, self.uncertain_outputs)
-        if torch.is_grad_enabled():  # FlatNetworks does not support autograd
+        if torch.is_grad_enabled():  # FlatNetworks has no gradients in the weights
             weights = torch.cat([p.reshape(-1) for p in self.network.parameters()]) + self.apart
             f: Tensor = vmap(lambda own: call_with(self.network, own, x))(unflatten(self.network, weights))
             return f

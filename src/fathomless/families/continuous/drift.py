@@ -15,8 +15,8 @@ a slow rate. The speed of the prior's clock, which multiplies θ and σ², may b
 between depths, the larger is their uncertainty. a and κ are constant on pieces of depth; a step across several pieces
 uses their average over time.
 
-The weights can be constant outside an interval of depth. The clock of the process then stands still there, so that the
-process inside is the same, and steps outside have no noise and no divergence.
+The weights can be constant outside an interval of depth. The clock of the process then stops there, so that the process
+inside is the same, and steps outside have no noise and no divergence.
 
 References
 ----------

@@ -65,8 +65,8 @@ def moves(of: Engine, rows: int) -> dict[str, tuple[int, Callable[[State, np.ran
     return {
         "edges": (1, edges),
         "precisions": (1, of.draw_precisions),
-        "orphans": (2, lambda s, g: of.try_birth_or_death(s, False, cells, -1, g)),
-        "parents": (2, lambda s, g: of.try_birth_or_death(s, True, cells, -1, g)),
+        "orphans": (2, lambda s, g: of.try_births_and_deaths(s, np.array([False]), cells, -1, g)),
+        "parents": (2, lambda s, g: of.try_births_and_deaths(s, np.array([True]), cells, -1, g)),
         "slice": (1, of.slice_pass),
         "elliptical": (1, of.elliptical_pass),
         "orders": (1, of.draw_orders),

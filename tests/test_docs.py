@@ -17,6 +17,7 @@ import pytest
 
 import fathomless
 from fathomless.app.commands.arguments import parser
+from house.folders import each
 
 HOME = Path(__file__).parent.parent
 SOURCE = Path(fathomless.__file__).parent
@@ -58,7 +59,7 @@ def test_the_reference_lists_every_folder() -> None:
     assert sorted(listed) == sorted({module.split(".")[0] for module in MODULES})
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each(MODULES)
 def test_every_public_name_has_one_home_and_a_text(module: str) -> None:
     collection = hasattr(imported(module), "__path__") or module in COLLECTIONS
     source = text(Path(str(imported(module).__file__)))

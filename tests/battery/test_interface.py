@@ -34,6 +34,7 @@ from fathomless.posterior.capabilities import Growing, HasStructureLaw, Mergeabl
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
+from house.folders import each
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -193,7 +194,7 @@ def raises_only(method: ast.FunctionDef) -> bool:
     return len(body) == 1 and isinstance(body[0], ast.Raise)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}.{path.stem}")
+@each(SOURCES)
 def test_no_method_is_a_refusal_and_nothing_else(path: Path) -> None:
     for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         for method in kind.body if isinstance(kind, ast.ClassDef) else ():

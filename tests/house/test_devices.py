@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import fathomless
+from house.folders import each
 
 ROOT = Path(fathomless.__file__).parent
 LOOKED_AT = ("posterior", "nn", "inference", "families", "data/rows.py")
@@ -61,7 +62,7 @@ def _built(call: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
     return built and isinstance(step, ast.FunctionDef) and step.name == "__init__"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: ".".join(path.relative_to(ROOT).with_suffix("").parts))
+@each(SOURCES)
 def test_every_new_tensor_has_an_explicit_device(path: Path) -> None:
     """Tensors that are on the CPU by design have ``device="cpu"``."""
     assert homeless(path.read_text(encoding="utf-8")) == []

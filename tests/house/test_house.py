@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fathomless
+from house.folders import each
 
 ROOT = Path(fathomless.__file__).parent
 CLONE = Path(__file__).parents[2]
@@ -154,7 +155,7 @@ def test_the_house_has_ten_folders() -> None:
         assert "mport" in source, f"{folder}/__init__.py does not say what it may import"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
+@each(SOURCES)
 def test_a_folder_imports_only_folders_above_it(path: Path) -> None:
     """Imports for the type checker count too; only the top-level module may import everything."""
     own, *room = module(path).split(".")
@@ -171,7 +172,7 @@ def test_a_folder_imports_only_folders_above_it(path: Path) -> None:
             assert other != "tables" or own in READING_TABLES, f"{module(path)} imports {target}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
+@each(SOURCES)
 def test_the_package_does_not_import_the_experiments(path: Path) -> None:
     assert not [name for name in imports(path) if name.split(".")[0] == "experiments"]
 
@@ -192,7 +193,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     assert not left, f"a circle of imports goes through {sorted(left)}"
 
 
-@pytest.mark.parametrize("path", ALL, ids=module)
+@each(ALL)
 def test_each_third_party_package_has_its_owner(path: Path) -> None:
     for name in imports(path):
         package = name.split(".")[0]
@@ -202,7 +203,7 @@ def test_each_third_party_package_has_its_owner(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("path", ALL, ids=module)
+@each(ALL)
 def test_functions_are_short(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
@@ -214,7 +215,7 @@ def test_functions_are_short(path: Path) -> None:
 OPENINGS = {"what", "how", "where", "whether", "who", "whose", "when", "which", "why"}
 
 
-@pytest.mark.parametrize("path", ALL, ids=module)
+@each(ALL)
 def test_docstrings_open_with_a_noun_phrase_or_an_imperative(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -244,7 +245,7 @@ def test_type_checkers_see_what_is_registered() -> None:
     assert names - {"BUILT_IN"} == set(fathomless.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize("path", ALL, ids=module)
+@each(ALL)
 def test_no_hidden_state_no_dispatch_by_attribute_no_code_from_files(path: Path) -> None:
     forbidden = {
         "hasattr",
@@ -266,7 +267,7 @@ def test_no_hidden_state_no_dispatch_by_attribute_no_code_from_files(path: Path)
     assert "pickle" not in set(imports(path))
 
 
-@pytest.mark.parametrize("path", ALL, ids=module)
+@each(ALL)
 def test_only_the_owners_of_files_touch_files(path: Path) -> None:
     if module(path) in FILES:
         return

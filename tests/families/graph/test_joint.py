@@ -113,8 +113,7 @@ def joint(
             gram, cross = moves.compute_products(state)
             moves.draw_edges(state, gram, cross, generator)
             moves.draw_precisions(state, generator)
-            for with_parents in births:
-                moves.try_birth_or_death(state, with_parents, 20, -1, generator)
+            moves.try_births_and_deaths(state, np.array(births), 20, -1, generator)
             moves.slice_pass(state, generator)
             moves.elliptical_pass(state, generator)
             moves.draw_orders(state, generator)
@@ -176,13 +175,12 @@ def test_one_sided_guard_is_caught() -> None:
     """Refusing births of imprecise units, but not their deaths, loses hidden units."""
     moves = engine("compiled")
 
-    def one_sided(state: State, *rest: object) -> int:
-        before = state.copy()
-        done = int(moves.try_birth_or_death(state, *rest))
-        if done == 1 and state.rho[state.size[0] - 1] < 1.2:
-            for part, old in zip(state, before, strict=True):
-                part[:] = old
-            return 0
-        return done
+    def one_sided(state: State, with_parents: np.ndarray, *rest: object) -> None:
+        for attempt in range(len(with_parents)):
+            before = state.copy()
+            done = moves.try_births_and_deaths(state, with_parents[attempt : attempt + 1], *rest)
+            if done == 1 and state.rho[state.size[0] - 1] < 1.2:
+                for part, old in zip(state, before, strict=True):
+                    part[:] = old
 
-    assert joint((False, False), moves=replace(moves, try_birth_or_death=one_sided)).p < 0.001
+    assert joint((False, False), moves=replace(moves, try_births_and_deaths=one_sided)).p < 0.001

@@ -83,8 +83,7 @@ def sweep(
     gram, cross = moves.compute_products(state)
     moves.draw_edges(state, gram, cross, generator)
     moves.draw_precisions(state, generator)
-    for with_parents in births:
-        moves.try_birth_or_death(state, with_parents and state.size[2] == 0, 40, -1, generator)
+    moves.try_births_and_deaths(state, np.array(births) & (state.size[2] == 0), 40, -1, generator)
     moves.slice_pass(state, generator)
     moves.elliptical_pass(state, generator)
     moves.draw_orders(state, generator)
@@ -428,12 +427,28 @@ def test_fast_exponential_is_exact_to_rounding() -> None:
     )
     expected = np.exp(np.clip(x, -708, 708))
     y = x.copy()
-    fast.exponentiate(y)
+    fast.exponentiate(y, np.empty_like(y))
     assert np.abs(y / expected - 1).max() < 1e-13
     compiled = numba.njit(fast.exponentiate)
     z = x.copy()
-    compiled(z)
+    compiled(z, np.empty_like(z))
     assert np.array_equal(y, z)
+
+
+@pytest.mark.parametrize("of", ["sigmoids", "add_scaled", "rank"])
+def test_short_functions_and_their_loops_agree(of: str) -> None:
+    generator = np.random.default_rng(0)
+    one, other = getattr(fast, of), getattr(fast, f"{of}_loop")
+    for length in (0, 1, 2, 37):
+        x, y = generator.normal(size=(2, length)) * 300
+        if of == "rank":  # equal elements keep their order
+            x = np.round(x, -2)
+            assert np.array_equal(one(x, length), other(x, length))
+            continue
+        a, b = x.copy(), x.copy()
+        one(*((y, a, x) if of == "sigmoids" else (a, 0.7, y)))
+        other(*((y, b, x) if of == "sigmoids" else (b, 0.7, y)))
+        assert a == pytest.approx(b, rel=1e-12)
 
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

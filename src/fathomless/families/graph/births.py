@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fathomless.families.graph.edges import count_links, may_link
+from fathomless.families.graph.fast import add_scaled, assign, rank, sigmoids
 from fathomless.families.graph.grid import draw_activations, grid_moments, weigh_activations
 from fathomless.families.graph.passes import sum_of_squares
 from fathomless.families.graph.state import (
@@ -41,7 +42,6 @@ __all__ = [
     "find_removable",
     "log_insertion",
     "remove_unit",
-    "try_birth_or_death",
     "try_births_and_deaths",
 ]
 
@@ -75,11 +75,12 @@ def log_insertion(state: State, order: float, children: np.ndarray, below: np.nd
     total += math.log(alpha * gamma) - math.log(alpha + lower - 1)
     if kind == ICP:
         above[many] = 1.0
-        cuts = np.sort(above[: many + 1])
         start = order
+        ranked = rank(above, many + 1)
         for step in range(many + 1):
-            total -= (cuts[step] - start) * alpha * gamma / (alpha + level + step)
-            start = cuts[step]
+            cut = above[ranked[step]]
+            total -= (cut - start) * alpha * gamma / (alpha + level + step)
+            start = cut
     elif kind != IBP:
         total -= alpha * gamma / (alpha + level)
     return total
@@ -113,14 +114,10 @@ def _count_children(state: State, unit: int) -> int:
     return total
 
 
-def try_births_and_deaths(state: State, tries: int, cells: int, most: int, generator: np.random.Generator) -> None:
-    """Propose the births and deaths of one sweep; for the Indian chefs process every second proposal allows parents."""
-    for attempt in range(tries):
-        try_birth_or_death(state, attempt % 2 == 1 and state.size[KIND] == ICP, cells, most, generator)
-
-
-def try_birth_or_death(state: State, with_parents: bool, cells: int, most: int, generator: np.random.Generator) -> int:
-    """Propose to add a hidden unit with one child, or to remove one; return 1 for a birth, -1 for a death, else 0.
+def try_births_and_deaths(
+    state: State, with_parents: np.ndarray, cells: int, most: int, generator: np.random.Generator
+) -> int:
+    """Propose to add a hidden unit with one child, or to remove one, several times; return births less deaths.
 
     A birth matches moments: with mean s and variance v of the new unit's output, f ~ U(0, 1) and a random sign,
 
@@ -132,39 +129,55 @@ def try_birth_or_death(state: State, with_parents: bool, cells: int, most: int, 
 
     Parameters
     ----------
-    with_parents : bool
-        True to draw parents of new units from the prior, and to let deaths remove units with parents; False for units
-        without parents only.
+    with_parents : (P,) of bool
+        For each proposal, True to draw parents of new units from the prior, and to let deaths remove units with
+        parents; False for units without parents only.
     cells : int
         Number of cells of the grid.
     most : int
         Largest number of hidden units (a truncated prior); -1 for no limit except the capacity of the arrays.
     """
-    units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
-    child = int(generator.random() * (observed if kind == IBP else units))
-    if generator.random() < 0.5:
-        if state.theta[child] >= 1.0 and kind == ICP:
-            return 0
-        if units >= len(state.theta) or units - observed == most:
-            return 0
-        unit = add_unit(state, child, with_parents, generator)
+    total = 0
+    for parents in with_parents:
+        units = state.size[OBSERVED] if state.size[KIND] == IBP else state.size[UNITS]
+        child = int(generator.random() * units)
+        birth = generator.random() < 0.5
+        if birth:
+            unit = _add_if_allowed(state, child, parents, most, generator)
+        else:
+            unit = _choose_removable(state, child, parents, generator)
         if unit < 0:
-            return 0
-        change = evaluate_change(state, unit, child, with_parents, cells, True, generator)
-        if math.log(1.0 - generator.random()) < change.log_ratio:  # False for NaN
+            continue
+        change = evaluate_change(state, unit, child, parents, cells, birth, generator)
+        log_ratio = change.log_ratio if birth else -change.log_ratio
+        accepted = math.log(1.0 - generator.random()) < log_ratio  # False for NaN
+        if birth and accepted:
             apply_birth(state, unit, child, change)
-            return 1
-        remove_unit(state, unit)
-        return 0
+            total += 1
+        elif birth:
+            remove_unit(state, unit)
+        elif accepted:
+            apply_death(state, unit, child, change)
+            total -= 1
+    return total
+
+
+def _add_if_allowed(state: State, child: int, with_parents: bool, most: int, generator: np.random.Generator) -> int:
+    """Append a hidden unit, and return its index; -1 if there may be no more units or none above the child."""
+    units = state.size[UNITS]
+    if state.theta[child] >= 1.0 and state.size[KIND] == ICP:
+        return -1
+    if units >= len(state.theta) or units - state.size[OBSERVED] == most:
+        return -1
+    return add_unit(state, child, with_parents, generator)
+
+
+def _choose_removable(state: State, child: int, with_parents: bool, generator: np.random.Generator) -> int:
+    """Return one of the units that a death may remove, or -1."""
     candidates = find_removable(state, child, with_parents)
     if len(candidates) == 0:
-        return 0
-    unit = candidates[int(generator.random() * len(candidates))]
-    change = evaluate_change(state, unit, child, with_parents, cells, False, generator)
-    if math.log(1.0 - generator.random()) < -change.log_ratio:
-        apply_death(state, unit, child, change)
         return -1
-    return 0
+    return int(candidates[int(generator.random() * len(candidates))])
 
 
 def add_unit(state: State, child: int, with_parents: bool, generator: np.random.Generator) -> int:
@@ -198,7 +211,9 @@ def remove_unit(state: State, unit: int) -> None:
     last = state.size[UNITS] - 1
     if unit != last:
         state.theta[unit], state.b[unit], state.rho[unit] = state.theta[last], state.b[last], state.rho[last]
-        state.a[unit], state.u[unit], state.e[unit] = state.a[last], state.u[last], state.e[last]
+        assign(state.a[unit], state.a[last])
+        assign(state.u[unit], state.u[last])
+        assign(state.e[unit], state.e[last])
         for other in range(last + 1):
             state.edge[other, unit], state.weight[other, unit] = state.edge[other, last], state.weight[other, last]
         for other in range(last + 1):
@@ -238,29 +253,30 @@ def evaluate_change(
     rows = state.a.shape[1]
     rho_unit = state.rho[unit]
     fixed = state.role[child] == FIXED
-    centre = np.zeros(rows)  # mean of the activations of `unit`
+    centre = np.full(rows, state.b[unit])  # mean of the activations of `unit`
     orphan = True
     for upper in range(state.size[UNITS]):
         if state.edge[upper, unit]:
             orphan = False
-            centre += state.weight[upper, unit] * state.u[upper]
-    centre += state.b[unit]
+            add_scaled(centre, state.weight[upper, unit], state.u[upper])
     mean, variance, table = grid_moments(centre, state.b[unit], max(rho_unit, _LEAST_PRECISION), cells, orphan)
-    noise = np.zeros(rows)
+    noise, ones = np.zeros(rows), np.ones(rows)
+    small_e = state.e[child].copy()
+    both = small_e.copy()  # residual of the child without the unit
     if birth:
         share, weight, small_b, small_rho = _split(state, child, max(variance, _LEAST_VARIANCE), fixed, generator)
         large_b = small_b - weight * mean
         large_rho = small_rho if fixed else small_rho / (1.0 - share)
-        small_e = state.e[child].copy()
-        both = small_e + weight * mean
+        add_scaled(both, weight * mean, ones)
     else:
         weight, large_b, large_rho = state.weight[unit, child], state.b[child], state.rho[child]
         odds = weight**2 * variance * large_rho
         share = 0.5 if fixed else odds / (1.0 + odds)
         small_b = large_b + weight * mean
         small_rho = large_rho if fixed else large_rho * (1.0 - share)
-        both = state.e[child] + weight * state.u[unit]
-        small_e = both - weight * mean
+        add_scaled(both, weight, state.u[unit])
+        assign(small_e, both)
+        add_scaled(small_e, -weight * mean, ones)
     if not (
         variance >= _LEAST_VARIANCE and rho_unit >= _LEAST_PRECISION and 0.0 < share < 1.0
     ):  # for births and deaths alike
@@ -277,23 +293,28 @@ def evaluate_change(
     if birth:
         total += draw_activations(both, weight, centre, rho_unit, large_rho, table, noise, generator)
         return Change(total, weight, large_b, large_rho, both, centre, noise)
-    noise[:] = state.e[unit] * math.sqrt(rho_unit)
+    add_scaled(noise, math.sqrt(rho_unit), state.e[unit])
     total += weigh_activations(both, weight, centre, rho_unit, large_rho, table, noise)
     return Change(total, weight, small_b, small_rho, small_e, centre, noise)
 
 
 def apply_birth(state: State, unit: int, child: int, change: Change) -> None:
     """Set the activations of the new unit, and the new values of the child."""
-    state.e[unit] = change.noise / math.sqrt(state.rho[unit])
-    state.a[unit] = change.centre + state.e[unit]
-    state.u[unit] = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(state.a[unit], -700.0), 700.0)))
+    a, u, e = state.a[unit], state.u[unit], state.e[unit]
+    assign(a, change.centre)
+    add_scaled(a, 1.0 / math.sqrt(state.rho[unit]), change.noise)
+    assign(e, a)
+    add_scaled(e, -1.0, change.centre)
+    sigmoids(a, u, np.empty(len(a)))
     state.weight[unit, child], state.b[child], state.rho[child] = change.weight, change.b, change.rho
-    state.e[child] = change.e - change.weight * state.u[unit]
+    assign(state.e[child], change.e)
+    add_scaled(state.e[child], -change.weight, u)
 
 
 def apply_death(state: State, unit: int, child: int, change: Change) -> None:
     """Remove a unit, and set the new values of the child."""
-    state.b[child], state.rho[child], state.e[child] = change.b, change.rho, change.e
+    state.b[child], state.rho[child] = change.b, change.rho
+    assign(state.e[child], change.e)
     remove_unit(state, unit)
 
 

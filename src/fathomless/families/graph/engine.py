@@ -25,7 +25,6 @@ _MOVES = (
     (passes, "compute_products"),
     (edges, "draw_edges"),
     (edges, "draw_precisions"),
-    (births, "try_birth_or_death"),
     (births, "try_births_and_deaths"),
     (passes, "slice_pass"),
     (passes, "elliptical_pass"),
@@ -42,7 +41,6 @@ class Engine:
     compute_products: Callable[..., Any]
     draw_edges: Callable[..., Any]
     draw_precisions: Callable[..., Any]
-    try_birth_or_death: Callable[..., Any]
     try_births_and_deaths: Callable[..., Any]
     slice_pass: Callable[..., Any]
     elliptical_pass: Callable[..., Any]
@@ -93,12 +91,14 @@ def _compiled() -> Engine:
 
 def _replace(overload: Callable[..., Any], function: FunctionType, loop: FunctionType) -> None:
     """Register the version of a function that numba compiles for calls of it."""
-    overload(function, jit_options={"nogil": True}, strict=False)(lambda *_: loop)
+    overload(function, jit_options={"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}, strict=False)(
+        lambda *_: loop
+    )
 
 
 def _jit(numba: Any, function: FunctionType) -> Callable[..., Any]:
     try:
-        compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+        compiled: Callable[..., Any] = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
     except RuntimeError:  # numba found no writable folder for its cache
-        compiled = numba.njit(nogil=True)(function)
+        compiled = numba.njit(nogil=True, error_model="numpy")(function)
     return compiled

@@ -45,11 +45,12 @@ def grid_moments_loop(centre: Floats, bias: float, rho: float, cells: int, orpha
         density[g] = math.exp(-0.5 * (g * step - _REACH) ** 2)
         total += density[g]
     mean = 0.0
+    scratch = np.empty(cells + 1)
     for n in range(rows):
         middle = bias if orphan or len(centre) == 0 else centre[n]
         for g in range(cells + 1):
             table[n, g] = -(middle + (g * step - _REACH) * scale)
-        exponentiate(table[n])
+        exponentiate(table[n], scratch)
         for g in range(cells + 1):
             table[n, g] = 1.0 / (1.0 + table[n, g])
             mean += table[n, g] * density[g]
@@ -165,11 +166,11 @@ def draw_activations_loop(
     """Row-by-row version of :func:`draw_activations`."""
     cells = table.shape[1] - 1
     values = np.empty(cells + 1)
-    curve = _curve(cells)
+    curve, scratch = _curve(cells), np.empty(cells + 1)
     total_weight = 0.0
     scale = 1.0 / math.sqrt(rho)
     for n in range(len(both)):
-        total = _row_of_heights(both[n], weight, rho_child, table[n if len(table) > 1 else 0], curve, values)
+        total = _row_of_heights(both[n], weight, rho_child, table[n if len(table) > 1 else 0], curve, values, scratch)
         if generator.random() < _PRIOR_SHARE:
             noise[n] = generator.standard_normal()
         else:
@@ -195,11 +196,11 @@ def weigh_activations_loop(
     """Row-by-row version of :func:`weigh_activations`."""
     cells = table.shape[1] - 1
     values = np.empty(cells + 1)
-    curve = _curve(cells)
+    curve, scratch = _curve(cells), np.empty(cells + 1)
     total_weight = 0.0
     scale = 1.0 / math.sqrt(rho)
     for n in range(len(both)):
-        total = _row_of_heights(both[n], weight, rho_child, table[n if len(table) > 1 else 0], curve, values)
+        total = _row_of_heights(both[n], weight, rho_child, table[n if len(table) > 1 else 0], curve, values, scratch)
         total_weight += _weight_of_row(both[n], weight, centre[n], scale, rho_child, values, total, noise[n])
     return total_weight
 
@@ -213,7 +214,7 @@ def _curve(cells: int) -> Floats:
 
 
 def _row_of_heights(
-    both: float, weight: float, rho_child: float, outputs: Floats, curve: Floats, values: Floats
+    both: float, weight: float, rho_child: float, outputs: Floats, curve: Floats, values: Floats, scratch: Floats
 ) -> float:
     """Write h at the nodes into `values`, with maximum 1; return its integral in units of cells."""
     best = -math.inf
@@ -223,7 +224,7 @@ def _row_of_heights(
         best = max(best, values[g])
     for g in range(len(values)):
         values[g] -= best
-    exponentiate(values)
+    exponentiate(values, scratch)
     total = -0.5 * (values[0] + values[-1])
     for g in range(len(values)):
         total += values[g]

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from fathomless.families.graph.edges import count_links
+from fathomless.families.graph.fast import rank
 from fathomless.families.graph.state import ALPHA, GAMMA, IBP, ICP, KIND, OBSERVED, PHI, UNITS, Floats, State
 
 __all__ = ["draw_hyperparameters", "draw_orders", "exposures"]
@@ -48,16 +49,16 @@ def _draw_order(
             low = max(low, state.theta[other])
         if state.edge[other, unit]:
             high = min(high, state.theta[other])
-    inside = np.empty(units, dtype=np.int64)
+    inside, orders = np.empty(units, dtype=np.int64), np.empty(units)
     many = 0
     level = 0
     for other in range(units):
         if other != unit and low < state.theta[other] < high:
-            inside[many] = other
+            inside[many], orders[many] = other, state.theta[other]
             many += 1
         elif other != unit and state.theta[other] <= low:
             level += 1
-    inside = inside[:many][np.argsort(state.theta[inside[:many]])]
+    inside = inside[rank(orders, many)]
     extra = phi if unit < observed else 0.0
     logs, slopes, starts = np.empty(many + 1), np.empty(many + 1), np.empty(many + 2)
     starts[0], starts[many + 1] = low, high
@@ -81,8 +82,7 @@ def _draw_order(
         best = max(best, logs[piece])
     if best == -math.inf:
         return 0
-    cumulative = np.cumsum(np.exp(logs - best))
-    piece = min(np.searchsorted(cumulative, generator.random() * cumulative[many], side="right"), many)
+    piece = _draw_index(logs, best, generator)
     length = starts[piece + 1] - starts[piece]
     uniform = generator.random()
     new = starts[piece] + length
@@ -100,6 +100,19 @@ def _draw_order(
     return passed
 
 
+def _draw_index(logs: Floats, best: float, generator: np.random.Generator) -> int:
+    """Draw an index by its log mass; `best` is the largest."""
+    total = 0.0
+    for index in range(len(logs)):
+        total += math.exp(logs[index] - best)
+    wanted = generator.random() * total
+    index, mass = 0, math.exp(logs[0] - best)
+    while mass <= wanted and index < len(logs) - 1:
+        index += 1
+        mass += math.exp(logs[index] - best)
+    return index
+
+
 def exposures(state: State) -> Floats:
     """Return c with S = sum_j c_j Psi(j), shape (K + 1,): gaps between orders, or numbers of layers by size."""
     units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
@@ -107,15 +120,15 @@ def exposures(state: State) -> Floats:
     if kind == IBP:
         lengths[observed] = 1.0
         return lengths
-    sorted_orders = np.sort(state.theta[:units])
+    order = rank(state.theta, units)
     same = 0
     for unit in range(units):
         last = unit == units - 1
         if kind == ICP:
-            lengths[unit + 1] = (1.0 if last else sorted_orders[unit + 1]) - sorted_orders[unit]
+            lengths[unit + 1] = (1.0 if last else state.theta[order[unit + 1]]) - state.theta[order[unit]]
         else:
             same += 1
-            if last or sorted_orders[unit + 1] > sorted_orders[unit]:
+            if last or state.theta[order[unit + 1]] > state.theta[order[unit]]:
                 lengths[same] += 1.0
                 same = 0
     return lengths

@@ -9,12 +9,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fathomless.families.graph.fast import dot, sigmoid
+from fathomless.families.graph.fast import add_scaled, dot, rank, sigmoids
 from fathomless.families.graph.state import COVARIATE, HIDDEN, UNITS, Floats, State, logistic
 
 __all__ = ["compute_products", "elliptical_pass", "refresh_residual", "slice_pass", "sum_of_squares"]
 
 _SLICE_WIDTH, _SLICE_STEPS = 2.5, 20  # width in standard deviations, and largest number of steps
+_BLOCK = 256  # rows of a block, which fit into the cache with the usual number of units
 
 
 def compute_products(state: State) -> tuple[Floats, Floats]:
@@ -59,6 +60,16 @@ def refresh_residual(state: State, unit: int) -> None:
     for upper in range(state.size[UNITS]):
         if state.edge[upper, unit]:
             e -= state.weight[upper, unit] * state.u[upper]
+
+
+def refresh_residual_loop(state: State, unit: int) -> None:
+    """Version of :func:`refresh_residual` for the compiler."""
+    a, e, b = state.a[unit], state.e[unit], state.b[unit]
+    for n in range(len(e)):
+        e[n] = a[n] - b
+    for upper in range(state.size[UNITS]):
+        if state.edge[upper, unit]:
+            add_scaled(e, -state.weight[upper, unit], state.u[upper])
 
 
 def slice_pass(state: State, generator: np.random.Generator) -> None:
@@ -117,57 +128,124 @@ def _log_densities(
 
 
 def slice_pass_loop(state: State, generator: np.random.Generator) -> None:
-    """Row-by-row version of :func:`slice_pass`."""
+    """Version of :func:`slice_pass` for the compiler: the same steps, with densities of all rows by one exponential."""
     units = state.size[UNITS]
-    rows = state.a.shape[1]
-    children = np.empty(units, dtype=np.int64)
     for unit in range(units):
         if state.role[unit] != HIDDEN:
             continue
-        many = 0
-        quadratic = 0.0
-        for lower in range(units):
-            if state.edge[unit, lower]:
-                children[many] = lower
-                many += 1
-                quadratic += state.rho[lower] * state.weight[unit, lower] ** 2
-        linear = quadratic * state.u[unit]
-        for c in range(many):
-            linear += state.rho[children[c]] * state.weight[unit, children[c]] * state.e[children[c]]
-        rho = state.rho[unit]
-        width = _SLICE_WIDTH / math.sqrt(rho + 0.04 * quadratic)
-        change = np.empty(rows)
-        for n in range(rows):
-            old, mu, slope = state.a[unit, n], state.a[unit, n] - state.e[unit, n], linear[n]
-            level = _log_density(old, mu, rho, quadratic, slope) + math.log(1.0 - generator.random())
-            left = old - width * generator.random()
-            right = left + width
-            before = int(_SLICE_STEPS * generator.random())
-            after = _SLICE_STEPS - 1 - before
-            while before > 0 and _log_density(left, mu, rho, quadratic, slope) > level:
-                left -= width
-                before -= 1
-            while after > 0 and _log_density(right, mu, rho, quadratic, slope) > level:
-                right += width
-                after -= 1
-            while True:
-                new = left + (right - left) * generator.random()
-                if not _log_density(new, mu, rho, quadratic, slope) < level:
-                    break
-                if new < old:
-                    left = new
+        a, u, e = state.a[unit], state.u[unit], state.e[unit]
+        quadratic, linear = 0.0, np.zeros(len(a))
+        for child in range(units):
+            if state.edge[unit, child]:
+                product = state.rho[child] * state.weight[unit, child]
+                quadratic += product * state.weight[unit, child]
+                add_scaled(linear, product, state.e[child])
+        add_scaled(linear, quadratic, u)
+        change = u.copy()
+        _slice_rows(a, u, e, state.rho[unit], quadratic, linear, generator)
+        for n in range(len(a)):
+            change[n] -= u[n]
+        for child in range(units):
+            if state.edge[unit, child]:
+                add_scaled(state.e[child], state.weight[unit, child], change)
+
+
+def _slice_rows(
+    a: Floats, u: Floats, e: Floats, rho: float, quadratic: float, linear: Floats, generator: np.random.Generator
+) -> None:
+    """Draw the activations of one unit, and set its outputs and residuals."""
+    rows = len(a)
+    old, mu, level, left, right = a.copy(), np.empty(rows), np.empty(rows), np.empty(rows), np.empty(rows)
+    at, before, after = np.arange(rows), np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    buffers = np.empty((5, rows))
+    width = _SLICE_WIDTH / math.sqrt(rho + 0.04 * quadratic)
+    for n in range(rows):
+        mu[n] = a[n] - e[n]
+        left[n] = a[n] - width * generator.random()
+        right[n] = left[n] + width
+        before[n] = int(_SLICE_STEPS * generator.random())
+        after[n] = _SLICE_STEPS - 1 - before[n]
+    log_densities = _weigh(a, at, rows, mu, rho, quadratic, linear, buffers)
+    for n in range(rows):
+        level[n] = log_densities[n] + math.log(1.0 - generator.random())
+    _step_out(left, -width, before, level, mu, rho, quadratic, linear, buffers)
+    _step_out(right, width, after, level, mu, rho, quadratic, linear, buffers)
+    many = rows  # `at` holds the rows without an accepted value
+    while many > 0:
+        for k in range(many):
+            n = at[k]
+            a[n] = left[n] + (right[n] - left[n]) * generator.random()
+        log_densities = _weigh(a, at, many, mu, rho, quadratic, linear, buffers)
+        kept = 0
+        for k in range(many):
+            n = at[k]
+            if log_densities[k] < level[n]:
+                if a[n] < old[n]:
+                    left[n] = a[n]
                 else:
-                    right = new
-            u = sigmoid(new)
-            change[n] = u - state.u[unit, n]
-            state.a[unit, n], state.u[unit, n], state.e[unit, n] = new, u, new - mu
-        for c in range(many):
-            state.e[children[c]] -= state.weight[unit, children[c]] * change
+                    right[n] = a[n]
+                at[kept] = n
+                kept += 1
+        many = kept
+    sigmoids(a, u, buffers[0])
+    for n in range(rows):
+        e[n] = a[n] - mu[n]
 
 
-def _log_density(a: float, mu: float, rho: float, quadratic: float, slope: float) -> float:
-    u = sigmoid(a)
-    return -0.5 * rho * (a - mu) * (a - mu) + u * (slope - 0.5 * quadratic * u)
+def _step_out(
+    end: Floats,
+    step: float,
+    steps: NDArray[np.int64],
+    level: Floats,
+    mu: Floats,
+    rho: float,
+    quadratic: float,
+    linear: Floats,
+    buffers: Floats,
+) -> None:
+    """Move the ends of intervals by steps, until they are outside of the slice or no step is left."""
+    at = np.empty(len(end), dtype=np.int64)
+    many = 0
+    for n in range(len(end)):
+        if steps[n] > 0:
+            at[many] = n
+            many += 1
+    while many > 0:
+        log_densities = _weigh(end, at, many, mu, rho, quadratic, linear, buffers)
+        kept = 0
+        for k in range(many):
+            n = at[k]
+            if log_densities[k] > level[n]:
+                end[n] += step
+                steps[n] -= 1
+                if steps[n] > 0:
+                    at[kept] = n
+                    kept += 1
+        many = kept
+
+
+def _weigh(
+    a: Floats,
+    at: NDArray[np.int64],
+    many: int,
+    mu: Floats,
+    rho: float,
+    quadratic: float,
+    linear: Floats,
+    buffers: Floats,
+) -> Floats:
+    """Return the log densities of :func:`slice_pass` at the first rows of `at`."""
+    u, scratch, gaps, slopes = buffers[0], buffers[1], buffers[2], buffers[3]
+    values: Floats = buffers[4]
+    for k in range(many):
+        n = at[k]
+        values[k] = a[n]
+        gaps[k] = a[n] - mu[n]
+        slopes[k] = linear[n]
+    sigmoids(values[:many], u[:many], scratch)
+    for k in range(many):
+        values[k] = -0.5 * rho * gaps[k] * gaps[k] + u[k] * (slopes[k] - 0.5 * quadratic * u[k])
+    return values
 
 
 def elliptical_pass(state: State, generator: np.random.Generator) -> None:
@@ -221,66 +299,111 @@ def elliptical_pass(state: State, generator: np.random.Generator) -> None:
 
 
 def elliptical_pass_loop(state: State, generator: np.random.Generator) -> None:
-    """Row-by-row version of :func:`elliptical_pass`."""
-    units = state.size[UNITS]
-    rows = state.a.shape[1]
-    falling, hidden, outputs, observed, parents, many = _sort_units(state)
-    if hidden == 0:
-        return
-    a, u, e = np.empty(units), np.empty(units), np.empty(units)
-    old, other = np.empty(units), np.empty(units)
+    """Version of :func:`elliptical_pass` for the compiler: the same steps, for blocks of rows."""
+    falling, outputs, parents, many = _sort_units(state)
+    rows = state.a.shape[1] if len(falling) > 0 else 0
+    for start in range(0, rows, _BLOCK):
+        _rotate(state, start, min(_BLOCK, rows - start), falling, outputs, parents, many, generator)
+
+
+def _rotate(
+    state: State,
+    start: int,
+    rows: int,
+    falling: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    parents: NDArray[np.int64],
+    many: NDArray[np.int64],
+    generator: np.random.Generator,
+) -> None:
+    """Draw the hidden activations of a block of rows. Rows that are not accepted move to the front of all arrays."""
+    units, hidden = state.size[UNITS], len(falling)
+    old, other = np.empty((hidden, rows)), np.empty((hidden, rows))  # noise, and the noise that it is rotated into
+    a, u, e = np.empty((units, rows)), np.empty((units, rows)), np.empty((units, rows))
+    level, angle, low, high = np.empty(rows), np.empty(rows), np.empty(rows), np.empty(rows)
+    cosines, sines, scores, scratch = np.empty(rows), np.empty(rows), np.empty(rows), np.empty(rows)
+    at = np.empty(rows, dtype=np.int64)
     for n in range(rows):
-        level = math.log(1.0 - generator.random())
-        for k in range(observed):
-            level -= 0.5 * state.rho[outputs[k]] * state.e[outputs[k], n] ** 2
-        for unit in range(units):
-            u[unit] = state.u[unit, n]
-        for k in range(hidden):
-            old[k] = math.sqrt(state.rho[falling[k]]) * state.e[falling[k], n]
-            other[k] = generator.standard_normal()
-        angle = 2 * math.pi * generator.random()
-        low, high = angle - 2 * math.pi, angle
-        while True:
-            cosine, sine = math.cos(angle), math.sin(angle)
-            for k in range(hidden):
-                unit = falling[k]
-                mu = state.b[unit]
-                for p in range(many[unit]):
-                    mu += state.weight[parents[unit, p], unit] * u[parents[unit, p]]
-                e[unit] = (old[k] * cosine + other[k] * sine) / math.sqrt(state.rho[unit])
-                a[unit] = mu + e[unit]
-                u[unit] = sigmoid(a[unit])
-            score = 0.0
-            for k in range(observed):
-                unit = outputs[k]
-                mu = state.b[unit]
-                for p in range(many[unit]):
-                    mu += state.weight[parents[unit, p], unit] * u[parents[unit, p]]
-                e[unit] = state.a[unit, n] - mu
-                score -= 0.5 * state.rho[unit] * e[unit] ** 2
-            if not score < level:
-                break
-            if angle < 0.0:
-                low = angle
-            else:
-                high = angle
-            angle = low + (high - low) * generator.random()
+        at[n] = start + n
+        level[n] = math.log(1.0 - generator.random())
+        angle[n] = 2 * math.pi * generator.random()
+        low[n], high[n] = angle[n] - 2 * math.pi, angle[n]
+    for unit in outputs:
+        for n in range(rows):
+            level[n] -= 0.5 * state.rho[unit] * state.e[unit, start + n] ** 2
+    for k in range(hidden):
+        root = math.sqrt(state.rho[falling[k]])
+        for n in range(rows):
+            old[k, n] = root * state.e[falling[k], start + n]
+            other[k, n] = generator.standard_normal()
+    for unit in range(units):
+        for n in range(rows):
+            u[unit, n] = state.u[unit, start + n]
+    going = rows
+    while going > 0:
+        for n in range(going):
+            cosines[n], sines[n], scores[n] = math.cos(angle[n]), math.sin(angle[n]), 0.0
         for k in range(hidden):
             unit = falling[k]
-            state.a[unit, n], state.u[unit, n], state.e[unit, n] = a[unit], u[unit], e[unit]
-        for k in range(observed):
-            state.e[outputs[k], n] = e[outputs[k]]
+            scale = 1.0 / math.sqrt(state.rho[unit])
+            for n in range(going):
+                e[unit, n] = (old[k, n] * cosines[n] + other[k, n] * sines[n]) * scale
+                a[unit, n] = state.b[unit] + e[unit, n]
+            for p in range(many[unit]):
+                add_scaled(a[unit, :going], state.weight[parents[unit, p], unit], u[parents[unit, p]])
+            sigmoids(a[unit, :going], u[unit, :going], scratch)
+        _score(state, outputs, parents, many, at[:going], u, e, scores)
+        kept = 0
+        for n in range(going):
+            if not scores[n] < level[n]:
+                for unit in falling:
+                    state.a[unit, at[n]], state.u[unit, at[n]] = a[unit, n], u[unit, n]
+                    state.e[unit, at[n]] = e[unit, n]
+                for unit in outputs:
+                    state.e[unit, at[n]] = e[unit, n]
+                continue
+            if angle[n] < 0.0:
+                low[kept], high[kept] = angle[n], high[n]
+            else:
+                low[kept], high[kept] = low[n], angle[n]
+            angle[kept] = low[kept] + (high[kept] - low[kept]) * generator.random()
+            at[kept], level[kept] = at[n], level[n]
+            for k in range(hidden):
+                old[k, kept], other[k, kept] = old[k, n], other[k, n]
+            for unit in range(units):
+                u[unit, kept] = u[unit, n]  # of units that are not hidden; the others are computed anew
+            kept += 1
+        going = kept
 
 
-def _sort_units(
+def _score(
     state: State,
-) -> tuple[NDArray[np.int64], int, NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]:
-    """Return hidden units in decreasing order, observed units, and parents of each unit, each with their number."""
+    outputs: NDArray[np.int64],
+    parents: NDArray[np.int64],
+    many: NDArray[np.int64],
+    at: NDArray[np.int64],
+    u: Floats,
+    e: Floats,
+    scores: Floats,
+) -> None:
+    """Write the residuals of observed units, and add their log densities to the scores of rows."""
+    for unit in outputs:
+        for n in range(len(at)):
+            e[unit, n] = state.a[unit, at[n]] - state.b[unit]
+        for p in range(many[unit]):
+            add_scaled(e[unit, : len(at)], -state.weight[parents[unit, p], unit], u[parents[unit, p]])
+        for n in range(len(at)):
+            scores[n] -= 0.5 * state.rho[unit] * e[unit, n] ** 2
+
+
+def _sort_units(state: State) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return hidden units in decreasing order, observed units, and parents of each unit with their number."""
     units = state.size[UNITS]
-    order = np.argsort(-state.theta[:units])
+    order = rank(state.theta, units)
     falling, outputs = np.empty(units, dtype=np.int64), np.empty(units, dtype=np.int64)
     hidden, observed = 0, 0
-    for unit in order:
+    for place in range(units):
+        unit = order[units - 1 - place]
         if state.role[unit] == HIDDEN:
             falling[hidden] = unit
             hidden += 1
@@ -293,4 +416,4 @@ def _sort_units(
             if state.edge[upper, unit]:
                 parents[unit, many[unit]] = upper
                 many[unit] += 1
-    return falling, hidden, outputs, observed, parents, many
+    return falling[:hidden], outputs[:observed], parents, many

@@ -84,10 +84,13 @@ class GraphSampler(Sampler[State]):
     labels: NDArray[np.int64] | None = None
     cells: int = field(init=False)
     popular: bool = field(init=False)  #: True if an observed unit may have children, so that phi has an effect
+    with_parents: NDArray[np.bool_] = field(init=False)  #: for each birth or death, True to allow parents
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cells", count_cells(self.values.shape[1]))
         object.__setattr__(self, "popular", bool(self.prior.kind == "icp" and (self.orders > 0).any()))
+        second = np.arange(self.births) % 2 == 1
+        object.__setattr__(self, "with_parents", second & (self.prior.kind == "icp"))
 
     def rows(self, done: int) -> int:
         """Return the number of rows that a sweep uses after `done` sweeps."""
@@ -119,7 +122,7 @@ class GraphSampler(Sampler[State]):
         gram, cross = moves.compute_products(state)
         moves.draw_edges(state, gram, cross, generator)
         moves.draw_precisions(state, generator)
-        moves.try_births_and_deaths(state, self.births, self.cells, self.most, generator)
+        moves.try_births_and_deaths(state, self.with_parents, self.cells, self.most, generator)
         moves.slice_pass(state, generator)
         moves.elliptical_pass(state, generator)
         if self.labels is not None:

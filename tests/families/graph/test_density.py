@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
-from fathomless.families.graph.density import LogitScale, Mixture, components, log_components
+from fathomless.families.graph.density import LogitScale, Mixture, components, log_components, mixture_quantiles
 from fathomless.system.errors import DataError
 
 #: Two observed units 0 and 1; h1 = 2 with children 0 (1.5) and 1 (-2); h2 = 3 with children h1 (2) and 1 (1).
@@ -141,3 +144,23 @@ def test_one_network_without_hidden_units_is_a_product_of_normals() -> None:
     expected = (0.5 * np.log(rho / (2 * np.pi)) - 0.5 * rho * (a - state["biases"]) ** 2).sum(1)
     means, precisions = components([state], 2, 3, np.random.default_rng(0))
     assert log_components(means, precisions, a) == pytest.approx(np.repeat(expected[:, None], 3, 1), abs=1e-12)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.1, 3.0, 100.0]))
+def test_quantiles_of_mixtures_invert_their_distribution_function(seed: int, apart: float) -> None:
+    """Also between components that are far apart, where the density underflows, and for levels near 0 and 1."""
+    rng = np.random.default_rng(seed)
+    means, precisions = apart * rng.normal(size=5), rng.gamma(0.5, 2.0, 5) + 1e-3
+    weights = rng.dirichlet(np.full(5, 0.3), size=9)
+    levels = np.array([0.0, 1e-12, 1e-3, 0.2, 0.5, 0.9, 1 - 1e-3, 1 - 1e-12, 1.0])
+    found = mixture_quantiles(weights, means, precisions, levels)
+    assert found[0] == -math.inf
+    assert found[-1] == math.inf
+    below = (weights * stats.norm.cdf(found[:, None], means, precisions**-0.5)).sum(1)
+    assert below[1:-1] == pytest.approx(levels[1:-1], rel=1e-9, abs=1e-15)
+
+
+def test_quantiles_of_one_component_are_normal() -> None:
+    levels = np.array([1e-9, 0.3, 0.999])
+    found = mixture_quantiles(np.ones((3, 1)), np.array([2.0]), np.array([4.0]), levels)
+    assert found == pytest.approx(stats.norm.ppf(levels, 2.0, 0.5), rel=1e-14)

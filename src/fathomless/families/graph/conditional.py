@@ -9,13 +9,11 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from fathomless.data.targets import TargetScale
-from fathomless.families.graph.density import LogitScale, Mixture
+from fathomless.families.graph.density import LogitScale, Mixture, mixture_quantiles
 from fathomless.families.graph.state import Floats
 from fathomless.system.errors import DataError
 
 __all__ = ["ConditionalColumn", "effective_components", "fill", "sample_missing"]
-
-_HALVINGS = 60  # of an interval, down to rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +60,7 @@ class ConditionalColumn:
         value = self._logits(x)
         inside = np.isfinite(value)
         a = np.where(inside, value, 0.0)
-        means, precisions = self._components()
+        means, precisions = self.mixture.marginal(self.column)
         constant = 0.5 * np.log(precisions / (2.0 * np.pi))
         found = np.empty(len(a))
         for rows, weights in self.mixture.given(self.x):
@@ -77,26 +75,14 @@ class ConditionalColumn:
         level = self._by_row("q", q)
         if not ((level > 0.0) & (level < 1.0)).all():
             raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
-        scale = self._scale
-        found = np.empty(len(self.x))
-        for rows, weights in self.mixture.given(self.x):
-            low, high = (np.full(len(weights), end) for end in scale.support[:, 0])
-            for _ in range(_HALVINGS):
-                middle = 0.5 * (low + high)
-                below = self._below(weights, scale.encode(middle)) < level[rows]
-                low, high = np.where(below, middle, low), np.where(below, high, middle)
-            found[rows] = 0.5 * (low + high)
-        return self._decode(found)
+        means, precisions = self.mixture.marginal(self.column)
+        parts = [mixture_quantiles(w, means, precisions, level[rows]) for rows, w in self.mixture.given(self.x)]
+        return self._decode(self._scale.decode(np.concatenate(parts)))
 
     def _below(self, weights: Floats, a: Floats) -> Floats:
         """Return the distribution function at logits a (n,), given the weights of the components (n, S M)."""
-        means, precisions = self._components()
+        means, precisions = self.mixture.marginal(self.column)
         return np.asarray((weights * ndtr((a[:, None] - means) * np.sqrt(precisions))).sum(1))
-
-    def _components(self) -> tuple[Floats, Floats]:
-        """Return the means and precisions of the column under each component, (S M,)."""
-        means = self.mixture.means[..., self.column]
-        return means.reshape(-1), self.mixture.precisions[:, self.column].repeat(means.shape[1])
 
     def _logits(self, x: Floats) -> Floats:
         """Return the logits of values in the unit of the column, one or one for each row, (N,)."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, softmax
+from scipy.special import ndtr, ndtri, softmax
 
 from fathomless.families.graph.state import Floats, logistic
 from fathomless.inference.mcmc.chains import Arrays
@@ -29,10 +29,11 @@ from fathomless.inference.mcmc.diagnostics import ess_mean
 from fathomless.system.checks import interval
 from fathomless.system.errors import DataError
 
-__all__ = ["LogitScale", "Mixture", "components", "log_components"]
+__all__ = ["LogitScale", "Mixture", "components", "log_components", "mixture_quantiles"]
 
 _AT_ONCE = 4_000_000  # rows times components evaluated at once
 _NODES = 32  # of quadrature
+_STEPS, _EXACT = 200, 1e-11  # most steps of Newton's method, and the relative length of the last one, then squared
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,10 +277,55 @@ class Mixture:
         return np.asarray(ndtr(z).mean(2) @ self.weights)
 
     def icdf(self, column: int, q: Floats) -> Floats:
-        """Return quantiles of one column, (N,), by bisection to rounding."""
-        low, high = (np.full(len(q), end) for end in self.scale.support[:, column])
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            below = self.cdf(column, middle) < q
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.asarray(0.5 * (low + high))
+        """Return quantiles of one column, (N,)."""
+        means, precisions = self.marginal(column)
+        weights = (self.weights / self.means.shape[1]).repeat(self.means.shape[1])
+        count = max(1, _AT_ONCE // len(weights))
+        parts = [
+            mixture_quantiles(np.broadcast_to(weights, (len(part), len(weights))), means, precisions, part)
+            for part in np.split(np.asarray(q, dtype=float), range(count, len(q), count))
+        ]
+        return self.scale.column(column).decode(np.concatenate(parts))
+
+    def marginal(self, column: int) -> tuple[Floats, Floats]:
+        """Return the means and precisions of the logits of one column under each component, (S M,)."""
+        means = self.means[..., column]
+        return means.reshape(-1), self.precisions[:, column].repeat(means.shape[1])
+
+
+def mixture_quantiles(weights: Floats, means: Floats, precisions: Floats, q: Floats) -> Floats:
+    """Return quantiles of mixtures of C normal distributions, (N,), by Newton's method.
+
+    A quantile of a mixture lies between the smallest and the largest quantile of its components. Steps that leave this
+    interval, which shrinks with every step, are replaced by its middle.
+
+    Parameters
+    ----------
+    weights : (N, C)
+        Weights of the components in each mixture, with sum 1.
+    means, precisions : (C,)
+        Means and precisions of the components.
+    q : (N,)
+        Levels; -inf and inf are returned for 0 and 1.
+    """
+    found = np.where(q <= 0.0, -np.inf, np.inf)
+    at = np.flatnonzero((q > 0.0) & (q < 1.0))
+    root = np.sqrt(precisions)
+    low, high, a = np.empty(len(q)), np.empty(len(q)), np.empty(len(q))
+    ends = means + ndtri(q[at])[:, None] / root
+    low[at], high[at], a[at] = ends.min(1), ends.max(1), (weights[at] * ends).sum(1)
+    for _ in range(_STEPS):
+        if not len(at):
+            break
+        t = (a[at, None] - means) * root
+        below = (weights[at] * ndtr(t)).sum(1) - q[at]
+        slope = (weights[at] * root * np.exp(-0.5 * t**2)).sum(1) / math.sqrt(2.0 * math.pi)
+        low[at], high[at] = np.where(below < 0.0, a[at], low[at]), np.where(below < 0.0, high[at], a[at])
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = -below / slope
+        last = np.abs(step) <= _EXACT * (1.0 + np.abs(a[at]))  # False for NaN
+        new = a[at] + step
+        inside = last | ((new > low[at]) & (new < high[at]))
+        found[at] = a[at] = np.where(inside, new, 0.5 * (low[at] + high[at]))
+        at = at[~last]
+    return found

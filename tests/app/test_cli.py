@@ -216,6 +216,7 @@ PATHS = ["--structure", "continuous", "--hidden", "4", "--epochs", "2"]
             "--horizon.count was given with --horizon 1.0; it is an option of --horizon random: add --horizon random",
         ),
         ([*PATHS, "--steps", "3", "--solver.steps", "3"], "leave it out"),
+        (["--class-cost", "balanced"], "--class-cost was given, which is for classes; the target is numeric"),
         (["--elbo.rate", "1"], "--elbo.rate was given with --structure-from auto; it is an option of --structure-from"),
         (
             ["--structure", "graph", "--hmc.chains", "3"],

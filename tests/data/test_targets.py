@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fathomless.data.frames import read_target
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.system.errors import DataError
 
@@ -192,6 +193,21 @@ def test_vectors_of_any_origin_are_read(y):
 def test_frames_are_matrices():
     for y in (pd.DataFrame({"a": [1, 2], "b": [0.0, 4.0]}), pl.DataFrame({"a": [1, 2], "b": [0.0, 4.0]})):
         assert fit_target(y) == TargetScale((1.5, 2.0), (0.5, 2.0), 2)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array([True, False, True]),
+        pd.Series([True, False, True]),
+        pd.Series([True, False, True], dtype="boolean"),
+        pl.Series([True, False, True]),
+        pd.DataFrame({"a": [True, False, True]}),
+    ],
+    ids=str,
+)
+def test_booleans_are_zero_and_one_in_every_container(y):
+    assert read_target(y).ravel().tolist() == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(

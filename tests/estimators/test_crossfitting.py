@@ -293,8 +293,9 @@ def test_class_cost_is_a_cost() -> None:
     p, labels = balanced.predict_proba(X), balanced.classes_
     counts = np.array([(y == label).sum() for label in labels])
     assert (balanced.predict(X) == labels[(p / counts).argmax(1)]).all()
-    with pytest.raises(DataError, match="class_cost"):
-        classifier(class_cost={"none": 2.0}).fit(X, y).predict(X)
+    for wrong in ({"none": 2.0}, {"rare": -1.0}, [1.0, 2.0]):
+        with pytest.raises(DataError, match="class_cost"):
+            classifier(class_cost=wrong).fit(X, y)
 
 
 def test_several_targets_have_joint_densities() -> None:

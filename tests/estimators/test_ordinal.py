@@ -61,6 +61,12 @@ def test_the_order_of_labels(y: Any, ordinal: Any, ranks: tuple[int, ...]) -> No
     assert ClassLabels.from_json(labels.to_json()) == labels
 
 
+def test_the_order_of_categories_is_that_of_every_vector_of_pandas() -> None:
+    codes = pd.Categorical.from_codes([0, 1, 2] * 4, [3, 1, 2], ordered=True)
+    for y in (codes, pd.CategoricalIndex(codes), pd.Series(codes)):
+        assert classifier(ordinal=True).fit(np.arange(12.0)[:, None], y).target_.ranks == (1, 2, 0)
+
+
 @pytest.mark.parametrize(
     ("y", "ordinal", "message"),
     [

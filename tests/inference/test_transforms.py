@@ -101,5 +101,7 @@ def test_transforms_begin_at_the_extreme_values():
     transforms = list_transforms(y)
     assert {(each.threshold, each.sign) for each in transforms} == {(1.0, 1.0), (9.0, -1.0)}
     for each in transforms:
-        farthest = each.invert_limited(torch.tensor(each.sign * 1e3, dtype=torch.float64, device=CPU))
+        farthest = each.invert_limited(
+            torch.tensor(each.sign * 1e3, dtype=torch.float64, device=CPU), math.log1p(each.limit)
+        )
         assert farthest.item() == pytest.approx(each.threshold + each.sign * 16.0)  # twice the range of the rows

@@ -16,7 +16,9 @@ from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.mixtures import StudentT as StudentLaw
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
+from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.errors import DataError
+from fathomless.system.transforms import LogTransform
 
 LOC = torch.tensor([[0.0, 2.3], [1.0, 5.0]], dtype=torch.float64)[..., None]  # (S, N, 1)
 SCALE = torch.tensor([[1.0, 0.3], [2.0, 0.7]], dtype=torch.float64)[..., None]
@@ -170,19 +172,63 @@ def test_intervals_contain_at_least_their_level_and_end_at_points():
     assert torch.equal(p.median, p.icdf(0.5))
 
 
-def test_moments_and_parts_are_those_before_rounding():
-    p = law("normal")
+def of_points(p, points):
+    """Return mean and variance by summation over points."""
+    mass, values = np.asarray(p.pmf(points[:, None])), points[:, None]  # (K, N)
+    mean = (values * mass).sum(0)
+    return mean, (values**2 * mass).sum(0) - mean**2
+
+
+@pytest.mark.parametrize(("step", "offset"), [*LATTICES, (0.01, 0.0)])
+def test_moments_are_those_of_the_points(step, offset):
+    p = law("normal", step, offset)
     assert p.discrete
     assert not p.continuous.discrete
     assert p.continuous is p.base is p.base.continuous
-    assert torch.equal(p.mean, p.base.mean)
-    assert torch.equal(p.std.square(), p.base.std.square())
-    assert torch.equal(p.uncertainty().noise, p.base.uncertainty().noise)
-    points = 0.25 + 0.5 * np.arange(-200, 200)
-    of_points = (points[:, None] * p.pmf(points[:, None])).sum(0)
-    scale = SCALE[..., 0].numpy()  # the bound of the docstring, for each component
-    bound = sum(w * 0.5 / np.pi * np.exp(-2.0 * np.pi**2 * (scale[s] / 0.5) ** 2) for s, w in enumerate((0.3, 0.7)))
-    assert (np.abs(of_points - p.mean.numpy()) <= 1.1 * bound + 1e-12).all()
+    mean, variance = of_points(p, offset + step * np.arange(-2000, 2001))
+    assert p.mean.numpy() == pytest.approx(mean, abs=1e-5 * step)
+    assert p.variance.numpy() == pytest.approx(variance, rel=1e-4)
+    parts = p.uncertainty()
+    assert (parts.noise + parts.weights + parts.structure).numpy() == pytest.approx(p.variance.numpy(), rel=1e-9)
+    assert p.take([1]).mean.tolist() == [p.mean[1].item()]
+    assert law("normal", step, offset, squeeze=False).std.flatten().tolist() == p.std.tolist()
+
+
+@pytest.mark.parametrize("name", ["student", "laplace"])
+def test_other_laws_keep_their_mean_and_have_the_variance_of_rounding(name):
+    p = law(name)
+    mean, variance = of_points(p, 0.25 + 0.5 * np.arange(-20_000, 20_001))
+    assert p.mean.tolist() == p.base.mean.tolist()
+    assert p.mean.numpy() == pytest.approx(mean, abs=0.06 * 0.5)
+    assert p.variance.numpy() == pytest.approx(variance, rel=0.02)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_moments_of_counts_on_a_logarithm_are_those_of_the_points(sign):
+    """A law of few counts has most of its mass in one cell, in which the logarithm is far from symmetric."""
+    weight = torch.tensor([0.3, 0.7], dtype=torch.float64).log()
+    loc = torch.tensor([[0.1, 1.5], [-0.4, 0.8]], dtype=torch.float64)[..., None]
+    base = ContinuousPredictive(weight, torch.tensor([0, 1]), Normal(sign * loc, 0.25 * SCALE), squeeze=True)
+    p = LatticePredictive.of(TransformedPredictive.of(base, LogTransform(0.0, 1.0, sign, limit=60.0)), 1.0)
+    mean, variance = of_points(p, np.arange(-400.0, 401.0))
+    assert p.mean.numpy() == pytest.approx(mean, abs=1e-4)
+    assert p.variance.numpy() == pytest.approx(variance, rel=1e-3)
+    assert bool(((p.mean - p.base.mean).abs() > 0.01).any())
+
+
+def test_moments_have_gradients():
+    def mean_and_variance(loc):
+        base = ContinuousPredictive(torch.zeros(1), torch.tensor([0]), Normal(loc, 0.4 + 0.0 * loc), squeeze=True)
+        p = LatticePredictive.of(base, 1.0)
+        return p.mean, p.variance
+
+    assert torch.autograd.gradcheck(mean_and_variance, LOC[:1].clone().requires_grad_())
+
+
+def test_values_between_points_are_above_the_points_below():
+    p = law("normal", 1.0, 0.0)
+    assert torch.equal(p.cdf_before(0.4), p.cdf(0.4))
+    assert torch.equal(p.cdf_before(1.0), p.cdf(0.0))
 
 
 def test_parts_of_one_prediction_are_joined_and_others_refused():

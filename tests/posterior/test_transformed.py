@@ -1,6 +1,7 @@
 """Predictive distributions of transformed targets, against the log-normal law, simulation and quadrature."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
 from fathomless.posterior.mixtures import Laplace, Mixture, Normal
-from fathomless.posterior.transformed import TransformedPredictive, match_moments
+from fathomless.posterior.transformed import TransformedPredictive, limit_rows, match_moments
 from fathomless.system.errors import DataError
 from fathomless.system.transforms import LogTransform
 
@@ -88,10 +89,11 @@ def test_moments_are_those_of_a_fine_grid_and_of_exported_modules(scale, loc, si
     transform = LogTransform(0.5, 1.5, sign, limit=20.0)
     z = np.linspace(-10.0, 10.0, 400_001)
     weight = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
-    values = transform.invert_limited(torch.tensor(sign * loc + scale * z, device=CPU)).numpy()
+    highest = torch.tensor(math.log1p(20.0), dtype=torch.float64, device=CPU)
+    values = transform.invert_limited(torch.tensor(sign * loc + scale * z, device=CPU), highest).numpy()
     mean = weight @ values
     law = Normal(*(torch.tensor([[[v]]], dtype=torch.float64, device=CPU) for v in (sign * loc, scale)))
-    for matched in (match_moments(law, transform), exporting.match_moments(law, transform)):
+    for matched in (match_moments(law, transform, highest), exporting.match_moments(law, transform, highest)):
         assert matched.loc.item() == pytest.approx(mean, rel=1e-5)
         assert matched.scale.item() == pytest.approx(np.sqrt(weight @ (values - mean) ** 2), rel=1e-4)
 
@@ -101,8 +103,9 @@ def test_moments_are_those_of_a_fine_grid_and_of_exported_modules(scale, loc, si
 def test_moments_are_those_of_limited_samples_and_samples_follow_the_law(residual, sign):
     p = make(np.random.default_rng(3), LogTransform(0.2, 0.7, sign, limit=20.0), spread=1.2, residual=residual)
     drawn = p.sample(20_000, torch.Generator().manual_seed(0))
-    bound = 0.2 + sign * 0.7 * 20.0
-    limited = drawn.clamp_max(bound) if sign > 0.0 else drawn.clamp_min(bound)
+    weight = p.base.log_weight.exp()[:, None, None]
+    bound = 0.2 + sign * 0.7 * limit_rows(weight, p.base.component, p.transform)[0, :, 0].expm1()
+    limited = torch.minimum(drawn, bound) if sign > 0.0 else torch.maximum(drawn, bound)
     error = limited.std(0) / 20_000**0.5
     assert ((limited.mean(0) - p.mean).abs() < 5.0 * error + 1e-3 * p.std).all()
     assert limited.std(0).numpy() == pytest.approx(p.std.numpy(), rel=0.06)
@@ -116,6 +119,23 @@ def test_moments_are_those_of_limited_samples_and_samples_follow_the_law(residua
     assert parts.total.numpy() == pytest.approx(p.variance.numpy(), rel=1e-9)
     assert p.network_means.shape == (4, 3, 1)
     assert p.mc_error.shape == (3,)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_doubt_does_not_vanish_beyond_the_training_range(sign):
+    """Where the networks agree on values beyond the limit, mean and deviation grow with the interval."""
+    loc = sign * torch.tensor([[2.0, 4.0, 6.0, 9.0], [2.1, 4.1, 6.1, 9.1]], dtype=torch.float64, device=CPU)[..., None]
+    weight = torch.tensor([0.5, 0.5], dtype=torch.float64, device=CPU).log()
+    law = ContinuousPredictive(weight, torch.arange(2, device=CPU), Normal(loc, 0.3 + 0.0 * loc), squeeze=True)
+    p = TransformedPredictive.of(law, LogTransform(0.0, 1.0, sign, limit=20.0))
+    low, high = p.interval(0.9)
+    assert ((low < p.mean) & (p.mean < high)).all()
+    assert ((p.std / (high - low))[1:] > 0.2).all()
+    wild = law.component.map_parameters(torch.clone)  # one network that is far from nine others
+    wild = Normal(torch.cat([loc[:1]] * 9 + [loc[:1] + sign * 20.0])[:, :1], torch.full((10, 1, 1), 0.3).to(loc))
+    ten = ContinuousPredictive(torch.zeros(10).to(loc) - math.log(10), torch.arange(10), wild, squeeze=True)
+    mean = TransformedPredictive.of(ten, LogTransform(0.0, 1.0, sign, limit=200.0)).mean.abs().item()
+    assert mean < 30.0  # and not exp(22) / 10
 
 
 def test_crps_is_that_of_samples():

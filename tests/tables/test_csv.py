@@ -268,3 +268,20 @@ def test_a_table_without_rows_is_one_piece_without_rows(file):
         assert len(piece) == 0
         with pytest.raises(DataError, match="no rows"):
             tables.read(file(content))
+
+
+@pytest.mark.parametrize(
+    ("values", "doubtful"),
+    [
+        (["426", "850", "999", "1.653", "12.500", "2.700"], True),
+        (["426", "850", "999", "1.653", "12.500", "2.7"], False),  # a point before one digit is a decimal point
+        (["1.653", "12.500", "2.700", "0.426", "0.850", "0.999"], False),
+        (["1", "2", "3", "1.653", "12.500", "2.700"], False),  # zeros may have been stripped from 1.000
+        (["1426", "850", "999", "1.653", "12.500", "2.700"], False),
+    ],
+)
+def test_a_note_names_columns_whose_points_may_be_thousands_separators(file, values, doubtful):
+    table = tables.read(file("price;x\n" + "".join(f"{value};1\n" for value in values)))
+    assert table.frame["price"].to_pylist() == [float(value) for value in values]
+    assert [note.startswith("read with decimal points: price") for note in table.notes] == [True] * int(doubtful)
+    assert tables.read(file("price;x\n" + "1.653;1\n426;1\n" * 3), decimal=".").notes == ()

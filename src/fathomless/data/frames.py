@@ -8,6 +8,7 @@ Sample weights are counts: a row of weight 2 is equivalent to two equal rows, a 
 
 import importlib.util
 import re
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -542,6 +543,8 @@ def _read_number_series(series: "nw.Series[Any]", name: str) -> Floats:
 def _read_number_list(values: list[Any]) -> Floats:
     values = [None if is_missing(value) else value for value in values]
     cells = read_objects("y", values, np.array([value is None for value in values], dtype=np.bool_))
+    if cells.kind == "boolean":  # coded as -1 and 1
+        return 0.5 * (cast(Floats, cells.values) + 1.0)
     if cells.kind not in ("numeric", "empty"):
         first = next(value for value in values if value is not None)
         raise DataError(f"y holds {cells.kind} values such as {first!r}; give a numeric target")
@@ -641,6 +644,9 @@ def load_bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], 
 def to_readable(y: Any) -> Any:
     """Convert a masked array, or an object that is no array, list, series or data frame, to an array; keep others."""
     y = unmask(y)
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is not None and isinstance(y, pandas.Categorical | pandas.CategoricalIndex):
+        y = pandas.Series(y)  # which narwhals reads with its order
     native = to_narwhals(y, "y")
     y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
     if isinstance(y, np.ndarray) and y.ndim == 0:

@@ -23,6 +23,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.exporting import build_networks, match_moments
 from fathomless.posterior.mixtures import Component
+from fathomless.posterior.transformed import limit_rows
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator
 from fathomless.system.transforms import LogTransform
@@ -57,7 +58,9 @@ class NetworkPosterior(EnsemblePosterior):  # type: ignore[misc]
     def __init__(
         self, law: Component, weights: Tensor, transform: LogTransform | None = None, *, noise: bool = False
     ) -> None:
-        moments = law if transform is None else match_moments(law, transform)
+        moments = law
+        if transform is not None:
+            moments = match_moments(law, transform, limit_rows(weights[:, None, None], law, transform))
         super().__init__(moments.mean, weights)
         self.noise_variance = moments.variance if noise else torch.zeros_like(moments.mean)
         self.law, self.transform, self.noise, self.seed = law, transform, noise, 0

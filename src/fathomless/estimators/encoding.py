@@ -245,7 +245,9 @@ class ClassTask(_Rows):
     def fit_target(self, y: Any, weight: Array | None) -> ClassLabels | Indicators:
         """Fit the encoding of the target to all rows."""
         if (columns := _columns(y)) < 2:
-            return self.rank(fit_labels(y, weight), y)
+            labels = self.rank(fit_labels(y, weight), y)
+            by_class("class_cost", self.class_cost, labels)  # refused before the fit, since only predictions need it
+            return labels
         if not self.several_labels:
             raise DataError(
                 f"y has {columns} columns, but this estimator predicts one class for each row; fit one estimator for "

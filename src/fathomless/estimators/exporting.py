@@ -31,10 +31,12 @@ from fathomless.data.schema import Column, Schema, circle
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.posterior import student
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.lattice import least_of_normals, moments_by_tails
+from fathomless.posterior.likelihoods import Likelihood, cell_of
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.posterior.recalibration import Recalibration
+from fathomless.posterior.transformed import limit_rows
 from fathomless.posterior.trees import BoostedTrees, TensorTrees
 from fathomless.system import checks, io
 from fathomless.system.errors import DataError, DataWarning
@@ -111,12 +113,14 @@ def build_module(estimator: PredictiveEstimator, levels: Sequence[float], output
         shift, scale = (torch.as_tensor(units[name], dtype=torch.float64) for name in ("shift", "scale"))
         laws = [(weight, component.affine(shift, scale)) for weight, component in laws]
         transform = units.get("transform")
+        on_lattice = transform is not None or cell_of(likelihood) is not None
+        lattice = units.get("lattice") if on_lattice else None
         if hurdle is None:
-            summary = _summarize(laws, probabilities, table, transform)
+            summary = _summarize(laws, probabilities, table, transform, lattice)
         else:
             mass = hurdle.log_mass(encoded.to(estimator.model_.dtype)).exp()[..., None]  # (A + 1, N, 1)
             summary = _summarize_with_atoms(
-                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table, transform
+                laws, mass, cast(TargetScale, estimator.target_).hurdle, probabilities, table, transform, lattice
             )
         if output is not None:
             return _select_output(summary, output, False)
@@ -435,24 +439,50 @@ def _moments(laws: Sequence[Law]) -> tuple[Tensor, Tensor]:
 
 
 def _summarize(
-    laws: Sequence[Law], levels: Sequence[float], table: "_StudentTable | None", transform: LogTransform | None
+    laws: Sequence[Law],
+    levels: Sequence[float],
+    table: "_StudentTable | None",
+    transform: LogTransform | None,
+    lattice: tuple[float, float] | None,
 ) -> dict[str, Tensor]:
     """Return mean and variance, (N, T), and quantiles, (N, T, L), of a mixture, or of a law with a transform."""
-    mean, variance = _moments(_in_units(laws, transform))
+    mean, variance = _round_moments(laws, transform, lattice)
     p = torch.tensor(levels, dtype=torch.float64)[:, None, None]
     quantiles = _quantiles(laws, p, table)
     quantiles = quantiles if transform is None else transform.invert(quantiles)
     return {"mean": mean, "variance": variance, "quantiles": quantiles.movedim(0, -1)}
 
 
+def _round_moments(
+    laws: Sequence[Law], transform: LogTransform | None, lattice: tuple[float, float] | None
+) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of a target, (N, T), after rounding if it is on a lattice, given by step and offset."""
+    mean, variance = _moments(_in_units(laws, transform))
+    if lattice is None:
+        return mean, variance
+    step, offset = lattice
+    if not all(isinstance(component, Normal) for _, component in laws):
+        return mean, variance + step**2 / 12.0
+    least = least_of_normals([component for _, component in laws])[0]
+    least = least if transform is None else transform.invert(least)
+    first = offset + step * ((least - offset) / step).round()
+    below = _distribution(laws, None)
+
+    def tail(y: Tensor) -> Tensor:
+        return 1.0 - below(y if transform is None else transform.transform(y))
+
+    return moments_by_tails(first, mean, variance, step, tail)
+
+
 def _in_units(laws: Sequence[Law], transform: LogTransform | None) -> Sequence[Law]:
     """Return laws of the target with the same moments as those of its transform."""
     if transform is None:
         return laws
-    return [(weight, match_moments(component, transform)) for weight, component in laws]
+    highest = limit_rows(*laws[0], transform)
+    return [(weight, match_moments(component, transform, highest)) for weight, component in laws]
 
 
-def match_moments(component: Component, transform: LogTransform) -> Normal:
+def match_moments(component: Component, transform: LogTransform, highest: Tensor) -> Normal:
     """Return the Gaussians of :func:`~fathomless.posterior.transformed.match_moments`.
 
     ONNX has no distribution function of a Gaussian in double precision. Moments are therefore computed by quadrature in
@@ -460,14 +490,15 @@ def match_moments(component: Component, transform: LogTransform) -> Normal:
     """
     nodes, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(_NODES_OF_PART))
     centre = transform.sign * component.loc
-    inner = [(end - centre) / component.scale for end in (0.0, math.log1p(transform.limit))]
+    inner = [(end - centre) / component.scale for end in (0.0, highest)]
     inner = [torch.where(z < -_END, -_END, torch.where(z > _END, _END, z)) for z in inner]
     ends = [torch.full_like(centre, -_END), *inner, torch.full_like(centre, _END)]
     low, high = torch.stack(ends[:-1], -1)[..., None], torch.stack(ends[1:], -1)[..., None]
     z = low + 0.5 * (high - low) * (1.0 + nodes)  # (..., 3, nodes)
     mass = 0.5 * (high - low) * weights * torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
     values = transform.invert_limited(
-        component.loc[..., None, None] + transform.sign * component.scale[..., None, None] * z
+        component.loc[..., None, None] + transform.sign * component.scale[..., None, None] * z,
+        highest[..., None, None],
     )
     mean = (mass * values).sum((-2, -1))
     variance = (mass * (values - mean[..., None, None]).square()).sum((-2, -1))
@@ -481,12 +512,13 @@ def _summarize_with_atoms(
     levels: Sequence[float],
     table: "_StudentTable | None",
     transform: LogTransform | None,
+    lattice: tuple[float, float] | None,
 ) -> dict[str, Tensor]:
     """Return the summary of a law with atoms; see :mod:`fathomless.posterior.hurdle`.
 
     `mass`, (A + 1, N, 1), has the probabilities of other values and of each atom.
     """
-    other_mean, other_variance = _moments(_in_units(laws, transform))
+    other_mean, other_variance = _round_moments(laws, transform, lattice)
     other, *each = mass.unbind(0)
     mean = other * other_mean + sum(p * a for p, a in zip(each, atoms, strict=True))
     variance = other * (other_variance + (other_mean - mean).square())

@@ -69,7 +69,8 @@ class TableOptions:
     device : str
         Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}
-        Floating-point precision. "auto" is float64 below 2,000 rows, where it costs no extra time, and float32 above.
+        Floating-point precision. "auto" is float64 up to 256 rows for several cross-fitted networks and below 2,000
+        rows for one network, where it costs little time, and float32 above.
     checkpoint : path or CheckpointOptions, optional
         Folder for checkpoints, or :class:`~fathomless.estimators.values.CheckpointOptions`. An interrupted fit resumes
         from the last checkpoint, with bit-identical results.

@@ -516,7 +516,7 @@ class _Timing:
 def _name_limit(fitted: Fitted, session: Session, *, complete: bool = True) -> Fitted:
     """Add a warning to a fit if a time limit shortened its training, or if the trials are not complete."""
     effects = [] if complete else ["left out short trainings that compare options"]
-    if fitted.planned is not None:
+    if fitted.planned is not None and fitted.planned > fitted.n_iter:
         effects.append(f"reduced the planned epochs from {fitted.planned} to {fitted.n_iter}")
     if not effects or session.limit is None:
         return fitted

@@ -73,6 +73,7 @@ class Supervised(PredictiveEstimator, ABC):
         table by :meth:`to_numbers`, to a dict: ``mean`` and ``variance`` (N,) or (N, T), ``quantiles`` (N, L) or (N, T,
         L); or ``probabilities`` (N, K). Quantiles of a target on a lattice are those before rounding. The outputs are
         NaN for rows that the estimator refuses (missing values and unknown categories, unless options allow them).
+        The module keeps its precision: do not convert it with ``.float()`` or ``.double()``.
 
         Parameters
         ----------

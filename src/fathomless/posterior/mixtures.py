@@ -443,7 +443,8 @@ class Mixture:
             raise DataError(
                 f"{int((~component.valid).sum())} of {component.valid.numel()} components are not "
                 "proper laws; allowed are finite centres, positive finite scales and, for Student's "
-                "t, finite degrees of freedom above 2"
+                "t, finite degrees of freedom above 2. Predictions of a fit have others if its training diverged: "
+                "lower learning_rate, or check the table for extreme values"
             )
         normalised = torch.log_softmax(log_weight, 0)
         if bool((total.abs() < _NORMALISED).all()):  # the given values, with the derivatives of normalised ones

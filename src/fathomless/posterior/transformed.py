@@ -8,8 +8,8 @@ Networks, noise and laws of the residual describe :math:`t = T(y)`, with an incr
 
 **Moments** are those of y, not of t. Every component is a Gaussian of t, and the mean and variance of
 :math:`T^{-1}(t)` have a closed form (:func:`match_moments`). A logarithm makes moments sensitive to tails: the mean of
-:math:`e^t` can be dominated by values that no data support. In moments, values beyond a `limit` therefore count as the
-limit. Densities, probabilities, quantiles and samples have no limit.
+:math:`e^t` can be dominated by values that no data support. In moments, values beyond a limit therefore count as the
+limit (:func:`limit_rows`). Densities, probabilities, quantiles and samples have no limit.
 """
 
 import math
@@ -33,12 +33,41 @@ from fathomless.posterior.mixtures import Component, Mixture, Normal
 from fathomless.system.errors import DataError
 from fathomless.system.transforms import LogTransform
 
-__all__ = ["TransformedPredictive", "match_moments"]
+__all__ = ["TransformedPredictive", "limit_rows", "match_moments"]
 
 _LEAST = 1e-200  # variance of a component, in squared units
+_NORMAL_95 = 1.6448536269514722  # quantile of the standard normal distribution
+_LARGEST = 300.0  # of the logarithm of a limit, so that squares are finite
 
 
-def match_moments(component: Component, transform: LogTransform) -> Normal:
+def limit_rows(weight: Tensor, component: Component, transform: LogTransform) -> Tensor:
+    r"""Return the largest distance from the threshold that counts in the moments of each row, as log(1 + L).
+
+    L is the limit of the transform. If the networks agree on larger values, where no training row is, it is the 95 %
+    quantile of a Gaussian of t with the average location and scale of the networks: otherwise the standard deviation
+    would tend to zero there. A single network that is far from the others hardly raises the limit.
+
+    Parameters
+    ----------
+    weight : Tensor, broadcasts to (..., S, N, T)
+        Weights of the networks.
+    component : Normal, parameters of shape (..., S, N, T)
+        Law of the transformed target under each network.
+    transform : LogTransform
+        The transform.
+
+    Returns
+    -------
+    Tensor, shape (..., 1, N, T)
+    """
+    weight = weight / weight.sum(-3, keepdim=True)
+    centre = (weight * transform.sign * component.loc).sum(-3, keepdim=True)
+    highest = centre + _NORMAL_95 * (weight * component.scale).sum(-3, keepdim=True)
+    least = math.log1p(transform.limit)
+    return torch.where(highest < least, least, torch.where(highest > _LARGEST, _LARGEST, highest))
+
+
+def match_moments(component: Component, transform: LogTransform, highest: Tensor) -> Normal:
     r"""Return Gaussians with the mean and variance of the target under each Gaussian of its transform.
 
     With :math:`t \sim N(m, s^2)` and the limit L, moments of the distance in units are sums of those of three parts:
@@ -53,10 +82,13 @@ def match_moments(component: Component, transform: LogTransform) -> Normal:
     component : Normal
         Gaussians of the transformed target.
     transform : LogTransform
-        The transform, with the limit of values in moments.
+        The transform.
+    highest : Tensor, broadcasts to the parameters
+        log(1 + L), of :func:`limit_rows`.
     """
-    m, s, limit = transform.sign * component.loc, component.scale, transform.limit
-    zero, highest = torch.zeros_like(m), torch.full_like(m, math.log1p(limit))
+    m, s = transform.sign * component.loc, component.scale
+    zero, highest = torch.zeros_like(m), highest.expand_as(m)
+    limit = highest.expm1()
 
     def exponential(k: float) -> Tensor:  # E[exp(k t)] of the second part
         inside = log_between(Normal, (), (zero, highest), m + k * s.square(), s.log())
@@ -66,7 +98,8 @@ def match_moments(component: Component, transform: LogTransform) -> Normal:
     below, beyond, density = law.cdf(zero), law.sf(highest), law.log_prob(zero).exp() * s
     once, twice, inside = exponential(1.0), exponential(2.0), exponential(0.0)
     mean = m * below - s * density + once - inside + limit * beyond
-    square = (m.square() + s.square()) * below - m * s * density + twice - 2.0 * once + inside + limit**2 * beyond
+    square = (m.square() + s.square()) * below - m * s * density + twice - 2.0 * once + inside
+    square = square + limit.square() * beyond
     variance = (square - mean.square()).clamp_min(_LEAST)
     return Normal(transform.threshold + transform.sign * transform.unit * mean, transform.unit * variance.sqrt())
 
@@ -128,10 +161,13 @@ class TransformedPredictive(MappedPredictive):
         Moments of y, and the parts of its variance, are those of this law; its density is another one.
         """
         with torch.enable_grad():  # the result is cached, and a later caller may need gradients
+            component = self.base.component
+            highest = limit_rows(self.base.log_weight.exp()[:, None, None], component, self.transform)
             laws = [
-                Mixture(law.log_weight, match_moments(law.component, self.transform)) for law in self.base.residual_laws
+                Mixture(law.log_weight, match_moments(law.component, self.transform, highest))
+                for law in self.base.residual_laws
             ]
-            component = match_moments(self.base.component, self.transform)
+            component = match_moments(component, self.transform, highest)
             return replace(self.base, component=component, residual_laws=tuple(laws))
 
     def cdf(self, y: Values) -> Tensor:

@@ -32,7 +32,8 @@ class LogTransform:
     sign : float
         1 for a logarithm above the threshold, -1 for one below it.
     limit : float
-        Largest distance from the threshold in units that counts in moments; see :meth:`invert_limited`.
+        Largest distance from the threshold in units that counts in moments, if the networks do not agree on larger
+        ones; see :func:`~fathomless.posterior.transformed.limit_rows`.
 
     Examples
     --------
@@ -58,10 +59,9 @@ class LogTransform:
         """Return the target y with T(y) = t; values of t beyond 300 count as 300, so that squares of y are finite."""
         return self._invert(torch.where(self.sign * t > _LARGEST, _LARGEST, self.sign * t))
 
-    def invert_limited(self, t: Tensor) -> Tensor:
-        """Return the target y with T(y) = t, or the limit if it is farther from the threshold."""
+    def invert_limited(self, t: Tensor, highest: float | Tensor) -> Tensor:
+        """Return the target y with T(y) = t, or at log(1 + distance) = `highest` if it is farther away."""
         v = self.sign * t
-        highest = math.log1p(self.limit)
         return self._invert(torch.where(v > highest, highest, v))
 
     def _invert(self, v: Tensor) -> Tensor:

@@ -167,16 +167,16 @@ def read(
         kind, content = _detect_format(raw, name)
         if kind in _TYPED:
             frame = _read_typed(_TYPED[kind](_make_seekable(file, raw, content, name), name), columns, written, name)
-            notation, kept = dict[str, str](), None
+            notation, kept, doubts = dict[str, str](), None, tuple[str, ...]()
         else:
             cells = _read_cells(content, kind, columns, written, name)
-            frame, notation, kept = _infer_types(cells, written, name, used)
+            frame, notation, kept, doubts = _infer_types(cells, written, name, used)
             while raw.read(_CHUNK):  # the checksum includes bytes that the decompressor did not read
                 pass
     if not len(frame):
         raise DataError(f"{name} has a header but no rows; give a table with at least one row")
     rows = None if kept is None or kept.rows.all() else kept.rows
-    return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, kept.notes if kept else ())
+    return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, (*doubts, *(kept.notes if kept else ())))
 
 
 def batches(
@@ -501,13 +501,13 @@ def _infer_types(
     form: "Dialect",
     name: str,
     used: "Callable[[pa.Table], UsedRows] | None",
-) -> "tuple[pa.Table, dict[str, str], UsedRows | None]":
-    """Infer the types of text columns from the rows that are used."""
+) -> "tuple[pa.Table, dict[str, str], UsedRows | None, tuple[str, ...]]":
+    """Infer the types of text columns from the rows that are used; return also notes on numbers in doubt."""
     import pyarrow as pa
 
     from fathomless.tables.arrays import map_columns
     from fathomless.tables.csv import infer_column, strip_missing
-    from fathomless.tables.notations import HEAD, MARKS, infer_column_marks, infer_decimal_mark
+    from fathomless.tables.notations import HEAD, MARKS, infer_column_marks, infer_decimal_mark, may_be_grouped
 
     schema, pieces, delimiter = cells
     table = _gather(schema, pieces, name)
@@ -520,10 +520,20 @@ def _infer_types(
     mark = infer_decimal_mark(heads, delimiter) if form.decimal == "auto" else form.decimal
     sure = form.decimal != "auto" or mark in infer_column_marks(heads)
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
+    doubtful = [column for column, head in zip(schema.names[::-1], heads, strict=True) if may_be_grouped(head)]
+    doubts = () if form.decimal != "auto" or mark == "," or not doubtful else (_note_on_points(doubtful[::-1]),)
     # popping frees the text of each column as soon as its values exist
     results = [infer_column(remaining.pop(), marks, form.dates, sure) for _ in schema]
     notation = {column: notation for column, (_, notation) in zip(schema.names, results, strict=True) if notation}
-    return pa.table([values for values, _ in results], schema.names), notation, kept
+    return pa.table([values for values, _ in results], schema.names), notation, kept, doubts
+
+
+def _note_on_points(columns: Sequence[str]) -> str:
+    """Return the note on columns whose points may be thousands separators."""
+    return (
+        f"read with decimal points: {', '.join(columns)}; every point is followed by three digits, and the other "
+        "numbers are whole and below 1,000, as with thousands separators (--decimal , reads them so)"
+    )
 
 
 def _gather(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) -> "pa.Table":

@@ -42,6 +42,7 @@ __all__ = [
     "is_numeric",
     "match_ambiguous",
     "match_numbers",
+    "may_be_grouped",
     "parse_dates",
     "parse_numbers",
 ]
@@ -56,12 +57,14 @@ AMBIGUOUS = "ambiguous dates"
 #: Number of first cells of a column from which the decimal mark is inferred.
 HEAD = 1000
 _FEW = 0.05  # share of the cells of a column that is too small to determine its decimal mark
+_SEVERAL = 3  # least number of cells of a kind that a note mentions
 _MOST = 0.8  # share of the first cells that must be numbers
-_SPACES = "  \u2009\u202f'’"
+_SPACES = " \u00a0\u2009\u202f'’"
+_GAP = "[\\s\u00a0\u2009\u202f]*"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
 #: Beginning of a cell that may be a number or a date.
 BEGINNING = re.compile(rf"\s*(?:[-+.,\d]|{_UNIT}|inf|nan)", re.IGNORECASE)
-_BARE = rf"^\s*([-+]?)\s*{_UNIT}?\s*([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?)\s*{_UNIT}?\s*$"
+_BARE = rf"^{_GAP}([-+]?){_GAP}{_UNIT}?{_GAP}([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?){_GAP}{_UNIT}?{_GAP}$"
 _GRAMMAR: Mapping[str, str] = {
     mark: rf"^[-+]?(?:(?:\d+|[1-9]\d{{0,2}}(?:{other}\d{{3}})+|[1-9]\d{{0,2}}(?:[{_SPACES}]\d{{3}})+)(?:{own}\d*)?"
     rf"|{own}\d+)(?:[eE][-+]?\d+)?$"
@@ -314,6 +317,22 @@ def _match_existing(cells: Column, parsed: Column, form: str) -> Column:
 
 def _match_dates(cells: Column) -> Column:
     return pc.match_substring_regex(cells, "|".join(f"(?:{pattern})" for pattern in _DAYS))
+
+
+def may_be_grouped(cells: Column) -> bool:
+    """Return True if points of numbers may be thousands separators: 1.653 and 12.500 beside 426 and 850.
+
+    Every point is followed by three digits, and the other numbers are whole and below 1,000; there are several of both,
+    and some of the latter have three digits.
+    """
+    grouped = pc.match_substring_regex(cells, r"^[-+]?[1-9]\d{0,2}\.\d{3}$")
+    whole = pc.match_substring_regex(cells, r"^[-+]?\d{1,3}$")
+    enough = _count(grouped) >= _SEVERAL and _count(whole) >= _SEVERAL
+    return (
+        enough
+        and _count(pc.or_(grouped, whole)) == len(cells)
+        and _is_any(pc.match_substring_regex(cells, r"^[-+]?[1-9]\d\d$"))
+    )
 
 
 def has_unit(cells: Column) -> bool:

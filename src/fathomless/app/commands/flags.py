@@ -377,8 +377,14 @@ def _declare_options(family: Family, task: str) -> "dict[str, Field[Any]]":
 
 def _foreign(name: str, structure: str) -> str:
     """Return the message on an option that this task or this structure does not have."""
-    having = [other for other, family in families().items() if name in _declare_options(family, "regression")]
     flag = flag_of(name.rpartition(".")[2])
-    if structure in having:
-        return f"{flag} was given, which is for numeric targets; the target is a class"
+    having: list[str] = []
+    for task, meant in (
+        ("regression", "numeric targets; the target is a class"),
+        ("classification", "classes; the target is numeric"),
+    ):
+        of_task = [other for other, family in families().items() if name in _declare_options(family, task)]
+        if structure in of_task:
+            return f"{flag} was given, which is for {meant}"
+        having += [other for other in of_task if other not in having]
     return f"{flag} was given, which --structure {structure} does not have; it is for --structure {' or '.join(having)}"

@@ -342,3 +342,20 @@ def test_comments_before_the_header_are_named(tmp_path: Path, comment: str) -> N
         inputs.tables.read(table(tmp_path, "a,b\n1,2\n# end\n"))
     with pytest.raises(FileError, match="or remove a title before the header"):
         inputs.tables.read(table(tmp_path, "Sales of 2024\na,b\n1,2\n"))
+
+
+def test_a_sheet_before_that_of_the_table_and_a_title_are_named(tmp_path: Path) -> None:
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.active.title = "Readme"
+    book.active.append(["Measurements of 2024"])
+    sheet = book.create_sheet("data")
+    for row in (["a", "b"], [1, 2], [3, 4]):
+        sheet.append(row)
+    book.save(tmp_path / "two.xlsx")
+    with pytest.raises(DataError, match=r"the first sheet, 'Readme', has no rows .*\(others: 'data'\)"):
+        inputs.tables.read(tmp_path / "two.xlsx")
+    for row in (["a", "b"], [1, 2]):
+        book.active.append(row)
+    book.save(tmp_path / "title.xlsx")
+    with pytest.raises(DataError, match="name every column, or remove a title before the header"):
+        inputs.tables.read(tmp_path / "title.xlsx")

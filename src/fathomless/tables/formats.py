@@ -86,6 +86,11 @@ def read_sheet(
         ) from error
     if number_of_rows > _ROWS:
         raise FileError(f"{name} has more than {_ROWS:,} rows, the limit of an Excel sheet; write the table as CSV")
+    if len(rows) <= int(header) and len(book.worksheets) > 1:
+        raise DataError(
+            f"{name}: the first sheet, {first.title!r}, has no rows below a header, and only this sheet is read; move "
+            f"the table to the first sheet (others: {', '.join(repr(sheet.title) for sheet in book.worksheets[1:])})"
+        )
     cells = [_to_text(_strip_cell(cell, missing)) or "" for cell in head]
     while cells and not cells[-1]:
         cells.pop()
@@ -97,7 +102,8 @@ def read_sheet(
             stripped = [_strip_cell(cell, missing) for cell in row]
             if any(cell is not None for cell in stripped[len(names) :]):
                 raise DataError(
-                    f"{name}, row {number} after the header, has more cells than the header; name every column"
+                    f"{name}, row {number} after the header, has more cells than the header; name every column, or "
+                    "remove a title before the header"
                 )
             yield (stripped + [None] * len(names))[: len(names)]
 

@@ -63,7 +63,7 @@ _SPACES = " \u00a0\u2009\u202f'’"
 _GAP = "[\\s\u00a0\u2009\u202f]*"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
 #: Beginning of a cell that may be a number or a date.
-BEGINNING = re.compile(rf"\s*(?:[-+.,\d]|{_UNIT}|inf|nan)", re.IGNORECASE)
+BEGINNING = re.compile(rf"\s*(?:[-+.,\d(\u2212]|{_UNIT}|inf|nan)", re.IGNORECASE)
 _BARE = rf"^{_GAP}([-+]?){_GAP}{_UNIT}?{_GAP}([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?){_GAP}{_UNIT}?{_GAP}$"
 _GRAMMAR: Mapping[str, str] = {
     mark: rf"^[-+]?(?:(?:\d+|[1-9]\d{{0,2}}(?:{other}\d{{3}})+|[1-9]\d{{0,2}}(?:[{_SPACES}]\d{{3}})+)(?:{own}\d*)?"
@@ -143,7 +143,14 @@ def match_ambiguous(cells: Column, marks: str) -> Column:
 
 
 def _strip_units(cells: Column) -> Column:
-    return pc.replace_substring_regex(cells, _BARE, r"\1\2")
+    return pc.replace_substring_regex(_write_signs(cells), _BARE, r"\1\2")
+
+
+def _write_signs(cells: Column) -> Column:
+    """Write negative numbers with a hyphen: those with the minus sign U+2212, and those in parentheses."""
+    return pc.replace_substring_regex(
+        pc.replace_substring(cells, "\u2212", "-"), r"^\s*\(([^()-]*\d[^()-]*)\)\s*$", r"-\1"
+    )
 
 
 def parse_dates(cells: Column, notation: str | None = None, dates: str = "auto") -> tuple[Column, str] | None:
@@ -342,7 +349,7 @@ def has_unit(cells: Column) -> bool:
 
 def extract_units(cells: Column) -> Column:
     """Return the unit beside the number of each cell, "" if there is none."""
-    return pc.replace_substring_regex(cells, rf"[-+\d.,{_SPACES}\s]|[eE][-+]?\d+", "")
+    return pc.replace_substring_regex(_write_signs(cells), rf"[-+\d.,{_SPACES}\s]|[eE][-+]?\d+", "")
 
 
 def distinct_units(cells: Column) -> set[str]:

@@ -142,7 +142,8 @@ def divide(
     notes += [note for name in checked if (note := _note_rounding(name, frame[name]))]
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
-        raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
+        reasons = "".join(f"; {note}" for note in naming_notes)
+        raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}{reasons}")
     name = key or next(iter(naming), None)
     names = None if name is None else tuple(map(str, frame[name].to_pylist()))
     of_row = None if groups is None else _groups(frame[groups], groups)

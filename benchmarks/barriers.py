@@ -47,7 +47,7 @@ def main(tables: list[str]) -> None:
     print("error of           members   average   midway, unmatched   midway, matched")
     for name in tables:
         data = load(name)
-        order = np.random.default_rng(0).permutation(len(data.y))
+        order = np.random.default_rng(0).permutation(len(data.X))
         train, test = np.split(order, [len(order) * 9 // 10])
         X, y = data.X, np.asarray(data.y, dtype=float).ravel()
         fitted = UnboundedDepthRegressor(random_state=0).fit(X[train], y[train])
@@ -55,7 +55,7 @@ def main(tables: list[str]) -> None:
         rows = torch.as_tensor(fitted._encode(fitted.schema_, fitted._table(X[test], reset=False))).to(weights)
         matched = match(network, weights)
         one, other = map(list, zip(*itertools.combinations(range(len(weights)), 2), strict=True))
-        target = fitted.target_
+        target: Any = fitted.target_
         truth = torch.as_tensor((y[test] - target.mean[0]) / target.scale[0])
 
         def error(f: Tensor, truth: Tensor = truth) -> Tensor:

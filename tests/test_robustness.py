@@ -167,7 +167,7 @@ def test_files_may_not_grow_beyond_a_limit(table: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.partial"))
 
 
-@pytest.mark.parametrize(("campaign", "count"), [("models", 60), ("tables", 80), ("options", 12)])
+@pytest.mark.parametrize(("campaign", "count"), [("models", 60), ("tables", 80), ("options", 8)])
 def test_damaged_input_ends_in_an_answer_or_one_line(
     campaign: str, count: int, runs: dict[str, Path], tmp_path: Path
 ) -> None:

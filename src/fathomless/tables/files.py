@@ -520,8 +520,9 @@ def _infer_types(
     mark = infer_decimal_mark(heads, delimiter) if form.decimal == "auto" else form.decimal
     sure = form.decimal != "auto" or mark in infer_column_marks(heads)
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
-    doubtful = [column for column, head in zip(schema.names[::-1], heads, strict=True) if may_be_grouped(head)]
-    doubts = () if form.decimal != "auto" or mark == "," or not doubtful else (_note_on_points(doubtful[::-1]),)
+    read = heads if form.decimal == "auto" and mark == "." else []
+    doubtful = [column for column, head in zip(schema.names[::-1], read, strict=False) if may_be_grouped(head)]
+    doubts = (_note_on_points(doubtful[::-1]),) if doubtful else ()
     # popping frees the text of each column as soon as its values exist
     results = [infer_column(remaining.pop(), marks, form.dates, sure) for _ in schema]
     notation = {column: notation for column, (_, notation) in zip(schema.names, results, strict=True) if notation}

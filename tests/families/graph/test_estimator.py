@@ -171,13 +171,13 @@ def test_a_regression_finds_a_planted_column_and_the_noise() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4))
     y = 3.0 * np.tanh(2.0 * X[:, 1]) + 0.3 * rng.normal(size=200)
-    fitted = IndianChefsRegressor(chains=2, sweeps=600, states=50, random_state=0).fit(X[:150], y[:150])
+    fitted = IndianChefsRegressor(chains=4, sweeps=600, states=50, random_state=0).fit(X[:150], y[:150])
     relevance = fitted.relevance()
     assert relevance["x1"]["used"] == 1.0
     assert max(relevance[f"x{i}"]["used"] for i in (0, 2, 3)) < 0.9
     mean, std = fitted.predict(X[150:], return_std=True)
     assert np.sqrt(np.mean((mean - y[150:]) ** 2)) < 0.5
-    assert 0.2 < np.median(std) < 0.7  # the noise is 0.3; chains this short are in different modes
+    assert 0.2 < np.median(std) < 0.5
 
 
 def test_several_targets_share_hidden_units() -> None:

@@ -1,4 +1,8 @@
-"""Elementary functions for compiled loops, without branches and calls so that the compiler can vectorise them."""
+"""Elementary functions of the moves, short enough for the compiler to be fast and to vectorise them.
+
+Those with a version `_loop` have one version for NumPy and one for numba, as in
+:mod:`fathomless.families.graph.passes`.
+"""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Loops over rows in two versions with the same distribution: vectorised for NumPy, and row by row for numba.
+"""Loops over rows in two versions with the same distribution: vectorised for NumPy, and as plain loops for numba.
 
 Other modules call the vectorised functions. :mod:`fathomless.families.graph.engine` compiles the versions with the
 suffix `_loop` and substitutes them.

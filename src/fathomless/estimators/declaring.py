@@ -47,6 +47,8 @@ def option(
     *special: Any,
     least: float | None = None,
     most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
     names: Sequence[str] = (),
     values: Mapping[Any, type] | None = None,
     without: Sequence[str] = (),
@@ -65,6 +67,8 @@ def option(
         Additional values, or types of values, that are allowed.
     least, most : float, optional
         Smallest and largest number allowed.
+    above, below : float, optional
+        Bounds of a real number that are not allowed themselves.
     names : sequence of str
         Allowed choices.
     values : mapping of str or None to type, optional
@@ -77,7 +81,7 @@ def option(
     usual : OptionValue, optional
         Value that supplies the other options of a plain value; an instance with default options by default.
     """
-    limits = {"least": least, "most": most, "names": tuple(names)}
+    limits = {"least": least, "most": most, "above": above, "below": below, "names": tuple(names)}
     nested = {"values": dict(values or {}), "without": tuple(without), "usual": usual}
     return field(default=default, metadata={"kind": kind, "special": special, **limits, **nested})
 

@@ -344,7 +344,7 @@ class NoiseOptions:
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
-    noise: "float | str" = option("learned", "real", "learned", "input")
+    noise: "float | str" = option("learned", "real", "learned", "input", above=0)
     recalibrate: bool = option(True, "flag")
     neighbors: bool = option(False, "flag")
     trees: bool = option(False, "flag")

@@ -98,6 +98,8 @@ def option(
     values: Mapping[Any, type],
     without: Sequence[str],
     usual: Any = None,
+    above: float | None = None,
+    below: float | None = None,
 ) -> None:
     """Check an option against its declaration in :mod:`fathomless.estimators.declaring`.
 
@@ -105,7 +107,7 @@ def option(
     ----------
     name, value
         Name and value of the option.
-    kind, special, least, most, names, values, without, usual
+    kind, special, least, most, names, values, without, usual, above, below
         As :func:`~fathomless.estimators.declaring.option` declares them; `usual` needs no check.
 
     Raises
@@ -117,7 +119,11 @@ def option(
     if isinstance(value, tuple(values.values())):
         _check_nested(name, value, without)
         return
-    other = any(isinstance(value, allowed) if isinstance(allowed, type) else value is allowed for allowed in special)
+    number = kind == "real" and isinstance(value, Real)  # `object` allows all values, and numbers have limits even so
+    other = any(
+        isinstance(value, allowed) and not number if isinstance(allowed, type) else value is allowed
+        for allowed in special
+    )
     if values and not other and (kind == "object" or (kind == "choice" and not isinstance(value, str))):
         _require_value(name, value, special, names, values)
     if kind == "choice" and isinstance(value, str):  # other types are checked by their users
@@ -137,14 +143,27 @@ def option(
             real(name, value, *plain)
             if least is not None and value < least:
                 raise DataError(f"{name}={value!r} was given; {least:g} or more is allowed")
+            if (above is not None and value <= above) or (below is not None and value >= below):
+                raise DataError(f"{name}={value!r} was given; {_describe_range(name, above, below, most, plain)}")
             if most is not None and value > most:
-                raise DataError(f"{name}={value!r} was given; at most {most:g} is allowed")
+                raise DataError(f"{name}={value!r} was given; at most {most:,g} is allowed")
         case "flag":
             flag(name, value)
         case "order":
             _require_order(name, value)
         case "lists":
             _require_lists(name, value)
+
+
+def _describe_range(
+    name: str, above: float | None, below: float | None, most: float | None, special: Sequence[Any]
+) -> str:
+    """Return the numbers between two bounds, one of which is not allowed itself, and the other values of an option."""
+    low = "" if above is None else f"{above:g} < "
+    high = f" < {below:g}" if below is not None else "" if most is None else f" <= {most:,g}"
+    alone = "a positive, finite number" if above == 0.0 else f"a number above {above:g}"
+    numbers = f"{f'{low}{name}{high}' if high else alone} is allowed"
+    return numbers + "".join(f", or {other!r}" for other in special)
 
 
 def _require_order(name: str, value: Any) -> None:

@@ -217,10 +217,10 @@ def test_a_training_in_which_no_weight_could_leave_says_so() -> None:
         ({"posterior": "vi"}, "posterior='vi' was given; allowed are 'lrt', 'flow', 'relaxed', 'slab'"),
         ({"predict_by": "mean"}, "predict_by='mean' was given; allowed are 'average' and 'median'"),
         ({"architecture": "cnn"}, "architecture='cnn' was given"),
-        ({"prior_inclusion": 1.0}, "a prior inclusion of 1.0 was given"),
+        ({"prior_inclusion": 1.0}, "prior_inclusion=1.0 was given; 0 < prior_inclusion < 1 is allowed, or 'learned'"),
         ({"prior_inclusion": [0.5]}, "prior_inclusion has 1 numbers and the encoded table 7 columns"),
         ({"prior_inclusion": "some"}, "prior_inclusion='some' was given"),
-        ({"weight_prior": -1.0}, "a prior scale of -1.0 was given"),
+        ({"weight_prior": -1.0}, "weight_prior=-1.0 was given; a positive, finite number is allowed, or 'learned'"),
         ({"width": 10**7}, "a width of about"),
     ],
 )

@@ -39,7 +39,7 @@ class FiniteOptions(NetworkOptions):
     """
 
     depth: int = option(3, "whole", least=0)
-    weight_prior: "float | WeightPrior" = option(1.0, "real", object)
+    weight_prior: "float | WeightPrior" = option(1.0, "real", object, above=0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -58,7 +58,7 @@ class DepthUncertaintyOptions(NaturalLawOptions, NetworkOptions):
 
     depths: int = option(10, "whole", least=1)
     shared_head: bool = option(True, "flag")
-    weight_prior: "float | WeightPrior" = option(1.0, "real", object)
+    weight_prior: "float | WeightPrior" = option(1.0, "real", object, above=0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -97,7 +97,7 @@ class DrawnNetworksOptions(FiniteOptions):
     """
 
     depth: int = option(2, "whole", least=0)
-    weight_prior: "float | WeightPrior" = option(0.3, "real", object)
+    weight_prior: "float | WeightPrior" = option(0.3, "real", object, above=0)
     networks: int = option(100, "whole", least=2, most=100_000)
 
 
@@ -112,7 +112,7 @@ class LaplaceOptions(DrawnNetworksOptions):
         the evidence.
     """
 
-    weight_prior: "float | WeightPrior" = option(0.3, "real", object)
+    weight_prior: "float | WeightPrior" = option(0.3, "real", object, above=0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -205,7 +205,7 @@ class ContinuousOptions(CrossFitOptions, DrawnTrainingOptions, DrawnWeightsOptio
     time: str = option("none", "choice", names=("none", "gate"))
     horizon: "float | str | RandomHorizon" = option(1.0, "real", "random", values={"random": RandomHorizon})
     path: PathOptions | None = option(None, "object", values={None: PathOptions})
-    weight_prior: "float | str" = option("auto", "real", "auto")
+    weight_prior: "float | str" = option("auto", "real", "auto", above=0)
     solver: "str | Heun | Euler" = option(
         "heun", "choice", names=("heun", "euler"), values={"heun": Heun, "euler": Euler}
     )

@@ -86,9 +86,9 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         int,
         names=("auto", "poisson", "two_sided", "taper", "quantile", "stick_breaking", "categorical"),
     )
-    depth_prior: "float | DepthPrior" = option(0.5, "real", object)
+    depth_prior: "float | DepthPrior" = option(0.5, "real", object, above=0, most=10_000)
     min_depth: int = option(0, "whole", least=0)
     max_depth: "int | None" = option(None, "whole", None, least=0)
     weights: "str | HMC" = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"), values={"hmc": HMC})
     last_layer: str = option("auto", "choice", names=("auto", "point", "laplace", "conjugate"))
-    weight_prior: "float | str | WeightPrior" = option("auto", "real", "auto", "columns", object)
+    weight_prior: "float | str | WeightPrior" = option("auto", "real", "auto", "columns", object, above=0)

@@ -81,7 +81,7 @@ class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
     width: "int | Sequence[int]" = option(50, "whole", list, tuple, least=1)
     activation: str = option("relu", "choice", names=("relu", "tanh", "rbf", "silu"))
     architecture: "str | Callable[[int, int], Module]" = option("mlp", "choice", object, names=("mlp",))
-    weight_prior: "float | str | WeightPrior" = option("auto", "real", "auto", object)
+    weight_prior: "float | str | WeightPrior" = option("auto", "real", "auto", object, above=0)
     candidates: int = option(40, "whole", least=2, most=10_000)
     snapshots: int = option(1, "whole", least=1, most=10_000)
     candidate_steps: int = option(1200, "whole", least=10)

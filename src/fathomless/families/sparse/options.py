@@ -62,8 +62,8 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     depth: int = option(2, "whole", least=0, most=1000)
     width: int = option(64, "whole", least=1)
     activation: str = option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
-    prior_inclusion: "float | str | Sequence[float]" = option(0.1, "real", "learned", list, tuple)
-    weight_prior: "float | str" = option(0.3, "real", "learned")
+    prior_inclusion: "float | str | Sequence[float]" = option(0.1, "real", "learned", list, tuple, above=0, below=1)
+    weight_prior: "float | str" = option(0.3, "real", "learned", above=0)
     flow: "FlowOptions | None" = option(None, "object")
     temperature: "float | str | Sequence[float]" = option("auto", "real", "auto", list, tuple)  # type: ignore[assignment]
     weight_draws: int = option(32, "whole", least=2, most=10_000)  # two for each of 16 structures

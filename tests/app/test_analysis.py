@@ -182,7 +182,7 @@ def test_explain_divides_single_predictions_among_the_columns(call: Call, target
     np.testing.assert_allclose(total, row["prediction"])
     refused(call("explain", "run", "bare.csv", "--of", "linear"), "--of linear was given without --row")
     refused(call("explain", "run", "bare.csv", "--row", "9999"), "--row 9999 was given; bare.csv has")
-    refused(call("explain", "run", "bare.csv", "--row", "0"), "1 or more rows are allowed")
+    refused(call("explain", "run", "bare.csv", "--row", "0"), "argument --row: '0' was given; rows are counted from 1")
     refused(call("explain", "run", "bare.csv", "--row", "1", "--column", "colour"), "--column was given with --row")
     write("one.csv", rows.slice(0, 1))
     refused(call("explain", "run", "one.csv", "--row", "1"), "one.csv has no other rows to compare with")

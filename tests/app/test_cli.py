@@ -58,19 +58,49 @@ FITTING: dict[str, tuple[list[str], str]] = {
     ),
     "text among targets": (
         ["houses.csv", "--target", "grade", "--target", "price"],
-        "column 'grade' holds string such as",
+        "column 'grade' holds text such as",
     ),
     "text as number": (
         ["houses.csv", "--target", "grade", "--task", "regression"],
         "numbers are needed here: give --task classification if these are classes",
     ),
-    "number as class": (["houses.csv", "--target", "price", "--task", "classification"], "Unknown label type: contin"),
-    "date as class": (["houses.csv", "--target", "built"], "target 'built' holds timestamp[us] such as"),
+    "number as class": (
+        ["houses.csv", "--target", "price", "--task", "classification"],
+        "--task classification was given, and target 'price' has numbers with decimals such as",
+    ),
+    "date as class": (["houses.csv", "--target", "built"], "target 'built' holds dates such as 20"),
+    "date as number": (
+        ["houses.csv", "--target", "built", "--task", "regression"],
+        "; numbers are needed here: choose another column",
+    ),
+    "text as kind": (
+        ["houses.csv", "--target", "price", "--censored", "colour"],
+        "; allowed are exact, right and left, or 0 for exact and 1 for right: correct the column, or choose another",
+    ),
+    "order without a class": (
+        ["houses.csv", "--target", "grade", "--ordinal", '"so, so",low'],
+        """--ordinal '"so, so",low' was given; each class of y must be in it once, and 'high' is not: give all""",
+    ),
+    "prior of the depth": (
+        ["houses.csv", "--target", "price", "--depth-prior", "-1"],
+        "error: --depth-prior -1.0 was given; 0 < --depth-prior <= 10,000 is allowed",
+    ),
+    "scale of the noise": (
+        ["houses.csv", "--target", "price", "--noise", "-1"],
+        "error: --noise -1.0 was given; a positive, finite number is allowed, or 'learned', or 'input'",
+    ),
+    "inclusion": (
+        ["houses.csv", "--target", "price", "--structure", "sparse", "--prior-inclusion", "1"],
+        "error: --prior-inclusion 1.0 was given; 0 < --prior-inclusion < 1 is allowed, or 'learned'",
+    ),
     "option of numbers": (
         ["houses.csv", "--target", "grade", "--likelihood", "laplace"],
         "--likelihood was given, which is for numeric targets; the target is a class",
     ),
-    "text as weight": (["houses.csv", "--target", "price", "--weight", "colour"], "column 'colour' holds string such"),
+    "text as weight": (
+        ["houses.csv", "--target", "price", "--weight", "colour"],
+        "are allowed, such as how many times each row counts: choose another column for --weight, or omit it",
+    ),
     "negative weight": (["houses.csv", "--target", "price", "--weight", "size"], "column 'size' of sample weights has"),
     "no such groups": (["houses.csv", "--target", "price", "--groups", "w"], "there is no column 'w'. The columns are"),
     "target is groups": (["houses.csv", "--target", "price", "--groups", "price"], "'price' was given two roles"),

@@ -226,6 +226,20 @@ def test_ordered_classes_are_those_of_python(call: Call) -> None:
     assert "the order of text labels is unknown" in said.err
 
 
+def test_the_order_of_classes_on_the_command_line_has_their_types(call: Call) -> None:
+    halves = np.arange(N) % 2 == 0
+    write("classes.csv", houses(size_class=np.where(halves, "so, so", "good").tolist(), code=halves.tolist()))
+    for target, order, expected in (
+        ("size_class", 'good, "so, so"', ["good", "so, so"]),
+        ("level", ",".join(str(level) for level in (3, 1, 2, 0)), [3, 1, 2, 0]),
+        ("code", "true,false", [True, False]),
+    ):
+        fit(call, target, "--ordinal", order, "--overwrite", data="classes.csv")
+        labels = runs.load("run")[0].target_
+        ranked = sorted(zip(labels.ranks, labels.labels, strict=True))
+        assert [label for _, label in ranked] == [label for label in expected if label in labels.labels]
+
+
 @pytest.mark.parametrize("target", ["grade", "level", "sold"])
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)

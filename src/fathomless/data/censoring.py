@@ -18,7 +18,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
 
-__all__ = ["encode_bounds", "fit_bounds", "is_known", "read_bounds"]
+__all__ = ["encode_bounds", "fit_bounds", "is_known", "kind_of", "read_bounds"]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -86,7 +86,7 @@ def _read_kinds(censored: Any, rows: int) -> tuple[Bools, Bools]:
         raise DataError(f"censored has shape {values.shape}; give one value for each of the {rows} rows")
     if missing.any():
         raise DataError(f"censored is missing in {rows_of(missing)}; give 'exact', 'right' or 'left' for each row")
-    kinds = np.array([_kind_of(value) for value in values.tolist()])
+    kinds = np.array([kind_of(value) for value in values.tolist()])
     unknown = kinds == ""
     if unknown.any():
         value = values.tolist()[int(np.argmax(unknown))]
@@ -97,7 +97,7 @@ def _read_kinds(censored: Any, rows: int) -> tuple[Bools, Bools]:
     return kinds == "right", kinds == "left"
 
 
-def _kind_of(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """Return the kind of a row as a word; "" if it is unknown."""
     if isinstance(value, str):
         return _WORDS.get(value.strip().lower(), "")

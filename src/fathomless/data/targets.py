@@ -194,9 +194,10 @@ def rank_labels(labels: ClassLabels, ordinal: Any, y: Any = None) -> ClassLabels
         order = [label.item() if isinstance(label, np.generic) else label for label in ordinal]
     lacking = [label for label in labels.labels if label not in order]
     if lacking or len(set(order)) < len(order):
+        fault = f"{lacking[0]!r} is not" if lacking else "a label is repeated"
         raise DataError(
-            f"ordinal={some(tuple(order))} was given; each class of y must be in it once, and "
-            f"{f'{lacking[0]!r} is not' if lacking else 'a label is repeated'}; the classes are {some(labels.labels)}"
+            f"ordinal=[{some(order)}] was given; each class of y must be in it once, and {fault}: give all classes in "
+            f"ascending order, as ordinal=[{some(labels.labels)}]"
         )
     present = [label for label in order if label in labels.labels]
     return replace(labels, ranks=tuple(present.index(label) for label in labels.labels))

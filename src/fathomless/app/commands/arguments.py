@@ -131,7 +131,9 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
 def _sample_parser(names: Any, run: Command) -> None:
     parser = _command(names, "sample", run, "sample rows from a density", "RUN [--rows N] [--out FILE]")
     _run_argument(parser)
-    parser.add_argument("--rows", type=_rows, default=1000, metavar="N", help="number of rows (default: 1000)")
+    parser.add_argument(
+        "--rows", type=_counted(1, "rows"), default=1000, metavar="N", help="number of rows (default: 1000)"
+    )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the samples (default: 0)")
     parser.add_argument(
         "--out", type=_name, default="-", metavar="FILE", help="output file, formats as for predict (default: -)"
@@ -144,7 +146,7 @@ def _impute_parser(names: Any, run: Command) -> None:
     _data_arguments(parser, None)
     parser.add_argument(
         "--draws",
-        type=_rows,
+        type=_counted(1, "draws"),
         metavar="N",
         help="draws of the missing cells, as repeated rows with a first column draw (default: conditional means)",
     )
@@ -228,14 +230,18 @@ def _explain_parser(names: Any, run: Command) -> None:
     parser.add_argument(
         "--row",
         action="append",
-        type=_rows,
+        type=_row,
         default=[],
         metavar="N",
         help="row of DATA, counted from 1, whose prediction or spread is divided among the columns, in comparison with "
         "the other rows; may be repeated; needs no targets",
     )
     parser.add_argument(
-        "--rows", type=_rows, default=1000, metavar="N", help="maximum number of rows of DATA to use (default: 1000)"
+        "--rows",
+        type=_counted(1, "rows"),
+        default=1000,
+        metavar="N",
+        help="maximum number of rows of DATA to use (default: 1000)",
     )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of the permutations (default: 0)")
     _new_value_arguments(parser)
@@ -315,7 +321,11 @@ def _serve_parser(names: Any, run: Command) -> None:
         "--port", type=_port, default=8000, metavar="N", help="port to listen at; 0 is a free one (default: 8000)"
     )
     serve.add_argument(
-        "--max-rows", type=_rows, default=10_000, metavar="N", help="maximum rows of a request (default: 10000)"
+        "--max-rows",
+        type=_counted(1, "rows"),
+        default=10_000,
+        metavar="N",
+        help="maximum rows of a request (default: 10000)",
     )
     _new_value_arguments(serve)
     _threads_argument(serve)
@@ -383,7 +393,9 @@ def _method_arguments(parser: Any) -> None:
         metavar="M",
         help="time after which no fit is started; constant, linear, boosting and depth are first (default: no limit)",
     )
-    parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="number of folds (default: 5)")
+    parser.add_argument(
+        "--folds", type=_counted(2, "folds"), default=5, metavar="N", help="number of folds (default: 5)"
+    )
     parser.add_argument(
         "--order",
         choices=("random", "forward"),
@@ -666,25 +678,36 @@ def _collapse(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> Non
 
 
 def _whole(text: str) -> int:
+    return _within(text, 0, 2**63 - 1, "a whole number, 0 or more, is allowed")
+
+
+def _counted(least: int, things: str) -> Callable[[str], int]:
+    """Return a function that reads a number of things."""
+
+    def read(text: str) -> int:
+        return _within(text, least, 2**63 - 1, f"{least} or more {things} are allowed, a whole number")
+
+    return read
+
+
+def _within(text: str, least: int, most: int, allowed: str) -> int:
+    """Return a whole number within bounds; the message on others ends with what is allowed."""
     try:
         value = int(text)
     except ValueError:
         value = -1
-    if not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number, 0 or more, is allowed")
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; {allowed}")
     return value
 
 
-def _rows(text: str) -> int:
-    if not (value := _whole(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more rows are allowed")
-    return value
+def _row(text: str) -> int:
+    """Return the number of a row."""
+    return _within(text, 1, 2**63 - 1, "rows are counted from 1: give a whole number, 1 for the first row of the table")
 
 
 def _port(text: str) -> int:
-    if (value := _whole(text)) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number from 0 to 65535 is allowed")
-    return value
+    return _within(text, 0, 65535, "a whole number from 0 to 65535 is allowed")
 
 
 def _jobs(text: str) -> int:
@@ -714,17 +737,8 @@ def _minutes(text: str) -> float:
     return value
 
 
-def _folds(text: str) -> int:
-    if (value := _whole(text)) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} was given; 2 or more folds are allowed")
-    return value
-
-
 def _threads(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= value <= _THREADS:
-        raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number from 1 to {_THREADS} is allowed")
-    return value
+    return _within(text, 1, _THREADS, f"a whole number from 1 to {_THREADS} is allowed")
 
 
 def _name(text: str) -> str:

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 __all__ = [
     "NewValues",
     "Parts",
+    "check_classes",
     "divide",
     "drop_missing_targets",
     "find_identifiers",
     "infer_task",
     "kinds",
     "note_unsorted_dates",
+    "order_labels",
     "read_censored",
     "read_weights",
     "roles",
@@ -331,10 +333,9 @@ def target_array(targets: "pa.Table", task: str) -> Array:
             )
         families = {family(value) for value in values}
         if "unknown" in families:
-            odd = next(value for value in values if family(value) == "unknown")
             raise DataError(
-                f"target {names[0]!r} holds {targets.column(0).type} such as {odd!r}; classes are text, whole numbers, "
-                "or true and false: choose another column"
+                f"target {names[0]!r} holds {_describe_values(targets.column(0))}; classes are text, whole numbers, or "
+                "true and false: choose another column"
             )
         return np.array(values, dtype=object if families == {"text"} else None)
     for name in names:
@@ -342,21 +343,77 @@ def target_array(targets: "pa.Table", task: str) -> Array:
             raise DataError(
                 f"target {name!r} holds true and false; give --task classification, or numbers such as 1 and 0"
             )
-    numbers = [_numbers(targets[name], name) for name in names]
+    numbers = [_numbers(targets[name], f"column {name!r}") for name in names]
     return numbers[0] if len(numbers) == 1 else np.column_stack(numbers)
 
 
-def _numbers(column: Any, name: str) -> Array:
+def _numbers(
+    column: Any,
+    subject: str,
+    needed: str = "",
+) -> Array:
+    """Return a column of numbers; the message on another column begins with `subject` and ends with what is needed."""
     import pyarrow as pa
 
     try:
         values = column.cast(pa.float64(), safe=False).to_numpy()  # integers beyond 2^53 are rounded
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(
-            f"column {name!r} holds {column.type} such as {column[0].as_py()!r}; numbers are needed here: give "
-            "--task classification if these are classes, or choose another column"
-        ) from error
+        classes = "give --task classification if these are classes, or " if "string" in str(column.type) else ""
+        needed = needed or f"numbers are needed here: {classes}choose another column"
+        raise DataError(f"{subject} holds {_describe_values(column)}; {needed}") from error
     return np.asarray(values, dtype=np.float64)
+
+
+def _describe_values(column: Any) -> str:
+    """Return the kind of the values of a column with an example, which is no number if the column is text."""
+    import pyarrow.types as types
+
+    values = column.drop_null().unique().to_pylist() if "string" in str(column.type) else column.drop_null().to_pylist()
+    if values and isinstance(values[0], str):
+        return f"text such as {next((value for value in values if not value[:1].isdigit()), values[0])!r}"
+    if types.is_timestamp(column.type) or types.is_date(column.type):
+        return f"dates such as {values[0]}"
+    return f"{column.type} such as {values[0]!r}"
+
+
+def check_classes(column: Any, name: str) -> None:
+    """Raise an error if a column that is to be the target of a classification has numbers with decimals."""
+    import pyarrow.types as types
+
+    if not (types.is_floating(column.type) or types.is_decimal(column.type)):
+        return
+    values = _numbers(column.drop_null().unique(), name)
+    odd = values[np.isfinite(values) & (values != np.trunc(values))]
+    if len(odd):
+        raise DataError(
+            f"--task classification was given, and target {name!r} has numbers with decimals such as {odd[0]:g}, "
+            f"{len(values):,} distinct values in all; classes are text, whole numbers, or true and false: omit --task "
+            "to predict numbers, or write these classes as text, with a letter in front"
+        )
+
+
+def order_labels(given: Sequence[str], labels: Sequence[Any]) -> list[Any]:
+    """Return labels of the command line as the classes that they name: numbers, true and false, or text.
+
+    Examples
+    --------
+    >>> order_labels(["2", "1.0", "x"], [1.0, 2.0]), order_labels(["false", "true"], [True, False])
+    ([2.0, 1.0, 'x'], [False, True])
+    """
+    texts = {str(label).lower() if isinstance(label, bool) else str(label): label for label in labels}
+    numbers = {
+        float(label): label for label in labels if isinstance(label, int | float) and not isinstance(label, bool)
+    }
+    if numbers:
+        texts |= {text: numbers[value] for text in given if (value := _to_float(text)) in numbers}
+    return [texts.get(text, text) for text in given]
+
+
+def _to_float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def read_weights(column: Any, name: str) -> Array:
@@ -367,26 +424,30 @@ def read_weights(column: Any, name: str) -> Array:
     DataError
         If a weight is negative or not finite, or if all are 0.
     """
-    values = _numbers(column, name)
+    subject, allowed = f"column {name!r} of sample weights", "finite numbers, 0 or more, are allowed"
+    values = _numbers(
+        column,
+        subject,
+        f"{allowed}, such as how many times each row counts: choose another column for --weight, or omit it",
+    )
     bad = ~(np.isfinite(values) & (values >= 0.0))
     if bad.any():
-        raise DataError(
-            f"column {name!r} of sample weights has {column[int(np.argmax(bad))].as_py()!r} in {rows_of(bad)}; finite "
-            "numbers, 0 or more, are allowed"
-        )
+        raise DataError(f"{subject} has {column[int(np.argmax(bad))].as_py()!r} in {rows_of(bad)}; {allowed}")
     if not values.any():
-        raise DataError(f"column {name!r} of sample weights is 0 in all {len(values):,} rows")
+        raise DataError(f"{subject} is 0 in all {len(values):,} rows")
     return values
 
 
 def read_censored(column: Any, name: str) -> Array:
-    """Return the kinds of censored rows in a column, (N,); :mod:`fathomless.data.censoring` checks the values.
+    """Return the kinds of censored rows in a column, (N,).
 
     Raises
     ------
     DataError
-        If a value is missing.
+        If a value is missing or unknown.
     """
+    from fathomless.data.censoring import kind_of  # torch comes here
+
     gaps = column.is_null(nan_is_null=True).to_numpy()
     if gaps.any():
         raise DataError(
@@ -396,7 +457,15 @@ def read_censored(column: Any, name: str) -> Array:
     words = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
     values = column.to_pylist()
     texts = [str(value).strip().lower() for value in values]
-    return np.array([words.get(text, value) for text, value in zip(texts, values, strict=True)], dtype=object)
+    kinds = np.array([words.get(text, value) for text, value in zip(texts, values, strict=True)], dtype=object)
+    unknown = np.array([not kind_of(value) for value in kinds.tolist()], dtype=np.bool_)
+    if unknown.any():
+        raise DataError(
+            f"column {name!r} of censored rows has {values[int(np.argmax(unknown))]!r} in "
+            f"{rows_of(unknown)}; allowed are exact, right and left, or 0 for exact and 1 for right: correct the "
+            "column, or choose another for --censored"
+        )
+    return kinds
 
 
 def _groups(column: Any, name: str) -> Array:
@@ -625,7 +694,8 @@ def select_features(frame: "pa.Table", schema: Schema) -> Any:
             f"the table has {frame.num_columns} columns; the model was trained on an array of {len(schema.columns)} "
             "columns without names: give only these columns, in the order of training"
         )
-    return np.column_stack([_numbers(frame[name], name) for name in frame.column_names])
+    needed = "the model was trained on an array of numbers: correct the column"
+    return np.column_stack([_numbers(frame[name], f"column {name!r}", needed) for name in frame.column_names])
 
 
 def make_table(columns: Mapping[str, Any]) -> "pa.Table":

@@ -148,6 +148,7 @@ class _Fit:
 
     def __init__(self, given: argparse.Namespace, table: "Input", out: Path, group: "Ranks") -> None:
         from fathomless.app import manifests
+        from fathomless.app.commands import columns
         from fathomless.system.torch_state import set_threads
 
         self.given = given
@@ -173,6 +174,8 @@ class _Fit:
             raise DataError(
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
             )
+        if isinstance(order := self.options.get("ordinal"), list):
+            self.options["ordinal"] = columns.order_labels(order, table.classes())
         if given.preset:
             self.options |= registry.preset(family, given.preset, table.task, self.options)
         threads = self._choose_threads()

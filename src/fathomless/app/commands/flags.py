@@ -1,8 +1,12 @@
 """Options of the estimators as flags of the command line, and translation of messages to flags."""
 
 import argparse
+import ast
 import contextlib
+import csv
+import io
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
@@ -27,7 +31,7 @@ __all__ = [
 
 
 def translate_message(message: str) -> str:
-    """Translate a message of the library to the command line: name="value" of an option becomes --name value.
+    r"""Translate a message of the library to the command line: name="value" of an option becomes --name value.
 
     The name of an estimator at the beginning of a message is removed, since the command line has no estimators.
 
@@ -45,6 +49,8 @@ def translate_message(message: str) -> str:
     "--cv 0 was given; a whole number, or 'auto' is allowed"
     >>> translate_message("give them as ordinal=['low', 'high'] (or, in Python, an ordered categorical as y)")
     'give them as --ordinal low,high'
+    >>> translate_message("ordinal=['so, so', 'good'] was given; the classes are ordinal=[False, True]")
+    '--ordinal \'"so, so",good\' was given; the classes are --ordinal false,true'
     >>> translate_message("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
     '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
@@ -68,9 +74,8 @@ def translate_message(message: str) -> str:
         return f"{flag_of(name)} {'none' if bare == 'None' else text or bare}"
 
     def flag_with_list(match: re.Match[str]) -> str:
-        name, labels = match.groups()
-        plain = labels.replace("'", "").replace(", ", ",")
-        return f"{flag_of(name)} {plain}" if name in known else match[0]
+        name, labels, rest = match.groups()
+        return f"{flag_of(name)} {_write_list(labels)}{',...' if rest else ''}" if name in known else match[0]
 
     def flag_alone(match: re.Match[str]) -> str:
         return flag_of(match[0]) if match[0] in known else match[0]
@@ -81,8 +86,20 @@ def translate_message(message: str) -> str:
     message = re.sub(r",? (?:and|or) (?:\w+=)?[A-Z]\w*\(\.\.\.\)", "", message)  # values that only Python can give
     value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
     message = re.sub(value, flag_with_value, message)
-    message = re.sub(r"\b([a-z_]+)=\[((?:'[^' ,]+'(?:, )?)+)\]", flag_with_list, message)
+    label = r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[-+.\w]+)"  # as Python writes text, numbers, True and False
+    message = re.sub(rf"\b([a-z_]+)=\[({label}(?:, {label})*)(, \.\.\. \(\d+ in all\))?\]", flag_with_list, message)
     return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_+[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", flag_alone, message)
+
+
+def _write_list(labels: str) -> str:
+    """Write labels that Python's commas separate as one word of a shell, which :func:`_read_order` reads."""
+    values = ast.literal_eval(f"[{labels}]")
+    texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(texts)
+    return (
+        shlex.quote(line.getvalue()) if re.search(r"""[\s"'$`\\;&|<>()*?!#~]""", line.getvalue()) else line.getvalue()
+    )
 
 
 def flag_of(name: str) -> str:
@@ -244,13 +261,24 @@ def _format_value(value: object) -> str:
 
 
 def _read_order(text: str) -> bool | list[str]:
-    """Return labels that commas separate; True for "yes" and False for "no"."""
+    """Return labels that commas separate, in double quotes if they contain one; True for "yes" and False for "no".
+
+    Examples
+    --------
+    >>> _read_order("yes"), _read_order('"so, so", good')
+    (True, ['so, so', 'good'])
+    """
     if text in ("yes", "no"):
         return text == "yes"
-    labels = [label.strip() for label in text.split(",")]
+    try:
+        rows = list(csv.reader([text], skipinitialspace=True, strict=True))
+    except csv.Error:
+        rows = []
+    labels = [label.strip() for row in rows for label in row]
     if len(labels) < 2 or not all(labels):
         raise argparse.ArgumentTypeError(
-            f"{text!r} was given; allowed: yes, no, and at least two labels in ascending order, separated by commas"
+            f"{text!r} was given; allowed: yes, no, and at least two labels in ascending order, separated by commas, "
+            "in double quotes if they contain a comma"
         )
     return labels
 

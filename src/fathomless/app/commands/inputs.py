@@ -94,6 +94,8 @@ class Input:
         Function that fits an estimator to the table.
     take : callable
         Function that returns X and y of rows, given by their numbers in ascending order; the y of a density is None.
+    classes : callable
+        Function that returns the distinct values of the target of a classification, in any order.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Input:
     weight: npt.NDArray[np.float64] | None = None
     groups: npt.NDArray[np.int64] | None = None
     censored: npt.NDArray[Any] | None = None
+    classes: Callable[[], Sequence[Any]] = tuple
 
 
 def read(request: FitRequest) -> Input:
@@ -133,6 +136,8 @@ def _read_whole(request: FitRequest) -> Input:
     """Read a table into memory."""
     table, parts = _divide(request)
     task, remarks = _task(request, lambda: parts.targets)
+    if request.task == "classification":
+        columns.check_classes(parts.targets.column(0), request.targets[0])
     if parts.censored is not None and task != "regression":
         raise DataError(
             f"--censored {request.censored} was given for a {task}; targets of a regression can be censored: omit it, "
@@ -160,6 +165,7 @@ def _read_whole(request: FitRequest) -> Input:
             parts.X, y, sample_weight=parts.weight, groups=parts.groups, **also
         ),
         take=lambda rows: (parts.X.take(rows), y[rows]),
+        classes=lambda: parts.targets.column(0).unique().to_pylist(),
     )
 
 
@@ -255,6 +261,9 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
     source = streams.parquet(names, request.targets, drop=dropped)
     others = [*dropped, *source.columns[1:]]
     task, remarks = _task(request, lambda: _values(names, request.targets, others))
+    if request.task == "classification":
+        for part in _targets(names, request.targets, others):
+            columns.check_classes(part.column(0), request.targets[0])
     if task == "regression":
         parts = _targets(names, request.targets, others)
         _check_varied((columns.target_array(part, task) for part in parts), request.targets)
@@ -270,6 +279,7 @@ def _open_stream(request: FitRequest, reason: str) -> Input:
         remarks=(f"streamed in {len(source.sizes):,} parts, {reason}", *remarks),
         train=lambda estimator: cast(Supervised, estimator).fit_stream(source),
         take=source.take,
+        classes=lambda: _distinct(names, request.targets, others),
     )
 
 
@@ -332,6 +342,11 @@ def _targets(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) 
     for i in range(len(source.sizes)):
         for _, y in source.pieces(i):
             yield y if len(targets) > 1 else columns.make_table({targets[0]: y})
+
+
+def _distinct(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> list[Any]:
+    """Return the distinct values of the first target of a stream."""
+    return list({value for part in _targets(names, targets, drop) for value in part.column(0).unique().to_pylist()})
 
 
 def _check_varied(parts: Iterable[npt.NDArray[np.float64]], targets: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fathomless.app.commands import inputs
-from fathomless.system.errors import DataError, FileError
+from fathomless.system.errors import DataError, DataWarning, FileError
 from fathomless.tables.anomalies import OddCells, find_odd_cells
 
 N = 40
@@ -359,3 +359,38 @@ def test_a_sheet_before_that_of_the_table_and_a_title_are_named(tmp_path: Path) 
     book.save(tmp_path / "title.xlsx")
     with pytest.raises(DataError, match="name every column, or remove a title before the header"):
         inputs.tables.read(tmp_path / "title.xlsx")
+
+
+def test_merged_cells_of_a_sheet_are_told_and_not_filled(tmp_path: Path) -> None:
+    book = pytest.importorskip("openpyxl").Workbook()
+    sheet = book.active
+    sheet.append([])  # the table begins in the second row
+    sheet.append(["region", "a", "b", "y"])
+    for i in range(24):
+        sheet.append([["north", "east", "south", "west"][i // 6] if i % 6 == 0 else None, i * 0.37, i % 5, i * 0.5])
+    sheet.append(["Source: the office"])
+    for cells in ("A3:A8", "A9:A14", "A15:A20", "A21:A26", "B4:C4", "A27:D27", "F3:F9"):
+        sheet.merge_cells(cells)  # the last three: a value and an empty cell, a footer, and no column of the table
+    book.save(tmp_path / "merged.xlsx")
+    _, notes, found = fitted(tmp_path / "merged.xlsx")
+    (note,) = [note for note in notes if "merged" in note]
+    assert ": A3:A8, A9:A14, A15:A20, A21:A26, B4:C4, in 'region', 'a', 'b'; unmerge them, and repeat the value" in note
+    X = found.take(np.arange(24))[0]
+    assert X["region"].to_pylist()[:7] == ["north", *[None] * 5, "east"]
+    with pytest.warns(DataWarning, match=r"merged.xlsx: the sheet has merged cells, .* missing values: A3:A8, "):
+        list(inputs.tables.batches(tmp_path / "merged.xlsx", {"region": "category"}))
+    assert not [note for note in inputs.tables.read(tmp_path / "merged.xlsx", columns=["y"]).notes if "merged" in note]
+
+
+def test_many_merged_cells_are_counted_and_those_without_a_value_are_not(tmp_path: Path) -> None:
+    book = pytest.importorskip("openpyxl").Workbook()
+    sheet = book.active
+    sheet.append(["x", "y"])
+    for i in range(40):
+        sheet.append([f"group {i // 2}" if i % 2 == 0 else None, i * 0.37])
+    for i in range(20):
+        sheet.merge_cells(f"A{2 + 2 * i}:A{3 + 2 * i}")
+    sheet.merge_cells("C2:C9")
+    book.save(tmp_path / "many.xlsx")
+    (note,) = inputs.tables.read(tmp_path / "many.xlsx").notes
+    assert "A2:A3, A4:A5, A6:A7, A8:A9, A10:A11, ... (20 in all), in 'x'" in note

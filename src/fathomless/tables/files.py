@@ -33,13 +33,14 @@ import lzma
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from fathomless.system import memory
-from fathomless.system.errors import DataError, FathomlessError, FileError
+from fathomless.system.errors import DataError, DataWarning, FathomlessError, FileError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,7 +171,8 @@ def read(
             notation, kept, doubts = dict[str, str](), None, tuple[str, ...]()
         else:
             cells = _read_cells(content, kind, columns, written, name)
-            frame, notation, kept, doubts = _infer_types(cells, written, name, used)
+            frame, notation, kept, doubts = _infer_types(cells[:3], written, name, used)
+            doubts += cells[3]
             while raw.read(_CHUNK):  # the checksum includes bytes that the decompressor did not read
                 pass
     if not len(frame):
@@ -226,7 +228,7 @@ def batches(
     Warns
     -----
     DataWarning
-        If the table has another decimal mark than `notation`.
+        If the table has another decimal mark than `notation`, or merged cells.
 
     Notes
     -----
@@ -264,7 +266,9 @@ def batches(
             fitted = {column: known for column, known in kinds.items() if known != "category"}
             delimiter = ""
         else:
-            schema, pieces, delimiter = _read_cells(content, kind, None, written, name)
+            schema, pieces, delimiter, notes = _read_cells(content, kind, None, written, name)
+            for note in notes:
+                warnings.warn(f"{name}: {note}", DataWarning, stacklevel=3)
             fitted = dict.fromkeys(schema.names, "category") | dict(kinds)
         check_present(kinds, schema.names, name)
         pieces = iter(pieces)
@@ -297,7 +301,7 @@ def find_missing_words(source: Source, columns: Sequence[str], rows: Sequence[in
         kind, content = _detect_format(TeeReader(file), name)
         if kind in _TYPED:
             return []
-        schema, pieces, _ = _read_cells(content, kind, columns, written, name, ("",))
+        schema, pieces, *_ = _read_cells(content, kind, columns, written, name, ("",))
         table = _gather(schema, pieces, name).take(rows)
     texts = [pc.struct_field(column, "text") if column.type == CELL else column for column in table.columns]
     return [word for column in texts for word in strip_text(column, ("",)).to_pylist() if word in MISSING]
@@ -471,29 +475,31 @@ def _read_cells(
     form: "Dialect",
     name: str,
     missing: Sequence[str] | None = None,
-) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
-    """Read an untyped file as a schema, record batches of text or cells, and the delimiter, "" if there is none."""
+) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str, tuple[str, ...]]":
+    """Read an untyped file as a schema, record batches of text or cells, the delimiter or "", and notes."""
     from fathomless.tables.csv import MISSING, blank_words
 
     words = form.missing if missing is None else ()
-    schema, pieces, delimiter = _split(content, kind, columns, form, name, MISSING if missing is None else missing)
-    return schema, (blank_words(piece, words) for piece in pieces), delimiter
+    given = MISSING if missing is None else missing
+    schema, pieces, delimiter, notes = _split(content, kind, columns, form, name, given)
+    return schema, (blank_words(piece, words) for piece in pieces), delimiter, notes
 
 
 def _split(
     content: Any, kind: str, columns: Sequence[str] | None, form: "Dialect", name: str, missing: Sequence[str]
-) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
+) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str, tuple[str, ...]]":
     """Split an untyped file into cells; those of CSV and Excel that are one of the words of `missing` are missing."""
     from fathomless.tables import formats
     from fathomless.tables.csv import decode, split_cells
 
     if kind == "sheet":
-        return (*formats.read_sheet(_read_all(content, name), columns, form.header, name, missing), "")
+        schema, pieces, notes = formats.read_sheet(_read_all(content, name), columns, form.header, name, missing)
+        return schema, pieces, "", notes
     text = decode(_decompress(content, kind, name), form.encoding, name)
     if formats.is_json(text.peek()):
         _check_header(form, name)
-        return (*formats.read_json_lines(_read_all(text, name), columns, name), "")
-    return split_cells(text, columns, form, name, missing)
+        return *formats.read_json_lines(_read_all(text, name), columns, name), "", ()
+    return *split_cells(text, columns, form, name, missing), ()
 
 
 def _infer_types(

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import Any
 
@@ -19,7 +19,7 @@ from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
 from fathomless.tables.arrays import to_number_array, to_text_array
 from fathomless.tables.csv import CELL, CODES, MISSING
-from fathomless.tables.headers import check_names, check_present, strip_names
+from fathomless.tables.headers import check_names, check_present, quote, strip_names
 
 __all__ = ["import_openpyxl", "is_json", "read_json_lines", "read_sheet"]
 
@@ -31,6 +31,8 @@ _STEP = 1 << 24  # characters between two checks of the free memory
 _OBJECTS = 12.0  # bytes of memory per byte of JSON
 _ROWS = 1 << 20  # maximum rows of a sheet
 _XML = 8.0  # bytes of memory per byte of a sheet
+_MERGED = re.compile(rb"<(?:\w+:)?mergeCell\s[^<>]*?\bref=[\"']([A-Z]{1,3}[1-9]\d{0,6}:[A-Z]{1,3}[1-9]\d{0,6})[\"']")
+_SHOWN = 5  # maximum number of ranges in a note
 
 
 def import_openpyxl() -> Any:
@@ -50,11 +52,12 @@ def import_openpyxl() -> Any:
 
 def read_sheet(
     data: bytes, columns: Sequence[str] | None, header: bool, name: str, missing: Sequence[str] = MISSING
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Read the first sheet of an Excel file (.xlsx) as a schema and record batches of cells.
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch], tuple[str, ...]]:
+    """Read the first sheet of an Excel file (.xlsx) as a schema and record batches of cells, with notes.
 
     Formulas have the values that were stored when the file was saved. The words of `missing` are missing values. A
-    column with a text cell that is a whole number with a leading zero, such as 007, is text.
+    column with a text cell that is a whole number with a leading zero, such as 007, is text. There is a note on merged
+    cells, of which only the first one has a value.
 
     Raises
     ------
@@ -72,12 +75,14 @@ def read_sheet(
         first = book.worksheets[0]
         first.reset_dimensions()  # the size stored in a file may be wrong
         number_of_rows = 0
-        rows = list[Any]()
+        rows, places = list[Any](), list[int]()
         for row in itertools.islice(first.iter_rows(values_only=True), _ROWS + 1):  # gaps come as empty rows
             number_of_rows += 1
             if any(cell is not None for cell in row):
                 rows.append(row)
+                places.append(number_of_rows)
         head = rows[0] if rows else ()
+        merged = _find_merged(book, first)
     except DataError:
         raise
     except (KeyError, IndexError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
@@ -108,7 +113,41 @@ def read_sheet(
             yield (stripped + [None] * len(names))[: len(names)]
 
     codes = {name for row in rows[header:] for name, cell in zip(names, row, strict=False) if _is_code(cell)}
-    return _to_batches(cells_of_rows(), names, codes, columns, name)
+    notes = _note_merged(merged, dict(zip(places, rows, strict=True)), names, columns)
+    return *_to_batches(cells_of_rows(), names, codes, columns, name), notes
+
+
+def _find_merged(book: Any, sheet: Any) -> list[str]:
+    """Return the ranges of merged cells of a sheet, such as A2:A4; openpyxl ignores them when it reads by rows."""
+    text = book._archive.read(sheet._worksheet_path)
+    return [match[1].decode() for match in _MERGED.finditer(text, max(0, text.rfind(b"sheetData>")))]
+
+
+def _note_merged(
+    ranges: Sequence[str], rows: Mapping[int, Sequence[Any]], names: Sequence[str], columns: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return a note on merged cells with a value among the rows of a table, given by their numbers in the sheet.
+
+    Ranges within a row without other values, such as a footer, and ranges of columns that are not read have no note.
+    """
+    bounds = import_openpyxl().utils.cell.range_boundaries
+    wanted = {place for place, name in enumerate(names) if columns is None or name in columns}
+    shown, places = list[str](), set[int]()
+    for (left, top, right, bottom), text in sorted((bounds(text), text) for text in ranges):
+        row = rows.get(top, ())
+        alone = top == bottom and sum(cell is not None for cell in row) < 2
+        read = wanted & set(range(left - 1, min(right, len(names))))
+        if read and not alone and len(row) >= left and row[left - 1] is not None:
+            shown.append(text)
+            places |= read
+    if not shown:
+        return ()
+    listed = ", ".join(shown[:_SHOWN]) + (f", ... ({len(shown):,} in all)" if len(shown) > _SHOWN else "")
+    named = ", ".join(quote(names[place]) for place in sorted(places))
+    return (
+        f"the sheet has merged cells, of which only the first has a value and the others are missing values: {listed}, "
+        f"in {named}; unmerge them, and repeat the value in every row for which it is meant",
+    )
 
 
 def _strip_cell(cell: Any, missing: Sequence[str]) -> Any:

@@ -361,6 +361,77 @@ def test_a_sheet_before_that_of_the_table_and_a_title_are_named(tmp_path: Path) 
         inputs.tables.read(tmp_path / "title.xlsx")
 
 
+FORMS = {
+    "times of the day or durations (write them as numbers, such as hours: 8.5 for 08:30": [
+        [f"{i % 24:02d}:{i % 4 * 15:02d}" for i in range(N)],
+        [f"{i % 24}:{i % 60:02d}:59" for i in range(N)],
+        [f"{1 + i % 12}:30 {'ap'[i % 2]}m" for i in range(N)],
+        [f"1:{10 + i % 13}.{i % 13 * 7 + 100}" for i in range(N)],
+        [f"{i % 24}h{i % 4 * 15:02d}" for i in range(N)],
+    ],
+    "months or quarters (write them as dates, such as 2021-03-01": [
+        [f"{2010 + i % 15}-{1 + i % 12:02d}" for i in range(N)],
+        [f"{1 + i % 12}/{2010 + i % 15}" for i in range(N)],
+        [f"{['Jan', 'March', 'Dez.'][i % 3]} {2010 + i % 15}" for i in range(N)],
+        [f"{['Jan', 'mar', 'Oct'][i % 3]}-{10 + i % 15}" for i in range(N)],
+        [f"{2010 + i % 15}-Q{1 + i % 4}" for i in range(N)],
+    ],
+    "numbers with a unit (write the numbers alone, in one unit": [
+        [f"{40 + i % 30} kg" for i in range(N)],
+        [f"{i % 30 * 0.7:.1f}\u00a0cm" for i in range(N)],
+        [f"{40 + i % 30}{['kg', 'kg', 'lb'][i % 3]}" for i in range(N)],
+        [f"{1 + i % 9}h {i % 30}m" for i in range(N)],
+        [f"{4 + i % 3}′{i % 12}″" for i in range(N)],
+        [f"-{i % 15 + 1},5 °C" for i in range(N)],
+        [f"{i % 30} m2" for i in range(N)],
+        [f"{i % 30} sq ft" for i in range(N)],
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "cells"), [(what, cells) for what, lists in FORMS.items() for cells in lists], ids=str
+)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_times_months_and_units_are_told(tmp_path: Path, what: str, cells: list[str], form: str) -> None:
+    path = written(tmp_path, {"a": [*cells[:20], *cells[:19], None], "x": NUMBERS, "y": Y}, form)
+    types, notes, _ = fitted(path)
+    assert types["a"] == "string"
+    (note,) = [note for note in notes if "'a'" in note]
+    assert note.startswith(f"categorical, although nearly all cells are {what}; --keep COLUMN confirms it): 'a', for ")
+    assert note.endswith(f"instance {' '.join(cells[0].split())!r}")
+    assert not [note for note in fitted(path, keep=["a"])[1] if "'a'" in note]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [["08:00", "12:30", "17:45"][i % 3] for i in range(N)],
+        [f"{i % 20}{'ABCDE'[i % 5]}" for i in range(N)],
+        [f"{i % 20:03d}A" for i in range(N)],
+        [f"{i % 20 + 1}A{i % 20}" for i in range(N)],
+        [f"{i % 20}-{i % 20 + 9}" for i in range(N)],
+        [f"10.0.0.{i % 20}" for i in range(N)],
+        [["Jan", "March", "December"][i % 3] for i in range(N)],
+        [f"Martin {i % 20}" for i in range(N)],
+        [f"{i % 20} kg" if i % 4 else f"about {i % 20}" for i in range(N)],
+    ],
+    ids=str,
+)
+def test_other_text_is_told_of_no_form(tmp_path: Path, cells: list[str]) -> None:
+    _, notes, _ = fitted(written(tmp_path, {"a": cells[:20] * 2, "x": NUMBERS, "y": Y}))
+    assert not [note for note in notes if "nearly all cells are" in note]
+
+
+def test_the_form_of_a_column_that_is_dropped_as_an_identifier_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, {"a": [f"{i + 40} kg" for i in range(N)], "x": NUMBERS, "y": Y})
+    types, notes, _ = fitted(path)
+    assert "a" not in types
+    assert "dropped, although nearly all cells are numbers with a unit" in "\n".join(notes)
+    assert "--keep COLUMN makes it categorical): 'a', for instance '40 kg'" in "\n".join(notes)
+    assert fitted(path, keep=["a"])[0]["a"] == "string"
+
+
 def test_merged_cells_of_a_sheet_are_told_and_not_filled(tmp_path: Path) -> None:
     book = pytest.importorskip("openpyxl").Workbook()
     sheet = book.active

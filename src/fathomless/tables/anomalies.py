@@ -19,7 +19,16 @@ from fathomless.tables.arrays import map_columns
 from fathomless.tables.csv import CELL, Column, strip_missing, strip_text
 from fathomless.tables.headers import quote
 
-__all__ = ["OddCells", "UsedRows", "describe_dropped", "find_long_number", "find_observations", "find_odd_cells"]
+__all__ = [
+    "OddCells",
+    "UnreadForm",
+    "UsedRows",
+    "describe_dropped",
+    "find_long_number",
+    "find_observations",
+    "find_odd_cells",
+    "find_unread_form",
+]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -31,6 +40,8 @@ _HEAD = 1000  # rows from which the content of a column is inferred
 _TAIL = 20  # last rows that may be a footer
 _UNIT = 24  # maximum length of a unit
 _SHOWN = 5
+_NEARLY = 0.95  # share of the cells above which a column has a form
+_SAME = 0.5  # share of the cells that must have the same unit
 
 _LAKHS = r"^[-+]?\d{1,2}(?:,\d{2})*,\d{3}(?:\.\d*)?$"  # Indian grouping; other groupings are in `notations`
 _CODE = r"^[-+]?0\d+"
@@ -56,6 +67,25 @@ _DATELIKE = (  # looks like a date, valid or not
     rf"|\d{{1,2}}\.?[- ]?{_MONTH}[-, ]*(?:\d{{4}}|\d{{2}})|{_MONTH}[- ]\d{{1,2}},?[- ]\d{{4}})"
     r"(?:(?:T| |, )\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp]\.?[Mm]\.?)?(?:Z| ?[-+]\d{2}:?\d{2})?)?$"
 )
+_YEAR = r"(?:19|20)\d{2}"
+_OF_YEAR = r"(?:0?[1-9]|1[0-2])"
+_BLANK = "[\\s\u00a0\u202f]"
+_WORD = r"[\pL°µ\"'′″][\pL°µ²³/^·.]{0,11}[23]?"
+_FORMS: Mapping[str, tuple[str, str]] = {  # forms of text that is not read, each with what to write
+    "times of the day or durations": (
+        r"^(?:\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d+)? ?(?:[AaPp]\.?[Mm]\.?)?|\d{1,2} ?[AaPp]\.?[Mm]\.?|\d{1,2}[hH]\d{2})$",
+        "write them as numbers, such as hours: 8.5 for 08:30",
+    ),
+    "months or quarters": (
+        rf"^(?:{_YEAR}[-/]{_OF_YEAR}|{_OF_YEAR}[-/]{_YEAR}|{_MONTH}[-/ ,]*'?(?:\d{{4}}|\d{{2}})|{_YEAR}[-/ ]*{_MONTH}"
+        rf"|{_YEAR}[-/ ]?[Qq][1-4]|[Qq][1-4][-/ ]?{_YEAR})$",
+        "write them as dates, such as 2021-03-01",
+    ),
+    "numbers with a unit": (
+        rf"^(?:[-+]?(?:[1-9][\d.,]*|0(?:[.,]\d+)?|[.,]\d+)(?:[eE][-+]?\d+)?{_BLANK}*{_WORD}(?:{_BLANK}{_WORD})?{_BLANK}*)+$",
+        "write the numbers alone, in one unit",
+    ),
+}
 _TOTAL = re.compile(
     r"(?i)\W*(grand |sub-?)?(totals?|sums?|mean|averages?|avg|median|summen?|gesamt|insgesamt|mittelwert|"
     r"durchschnitt|somme|totaux|moyenne|totale|media|suma|promedio)\b.{0,20}"
@@ -115,6 +145,50 @@ def find_odd_cells(column: Column) -> OddCells | None:
             for row, cell in zip(rows.tolist(), cells.filter(odd).to_pylist(), strict=True):
                 firsts.setdefault(cell, row)
             return OddCells(what, tuple(firsts.items()))
+    return None
+
+
+@dataclass(frozen=True)
+class UnreadForm:
+    """Form of nearly all cells of a text column that is read as neither numbers nor dates.
+
+    Attributes
+    ----------
+    what : str
+        Meaning of the cells, such as "numbers with a unit".
+    remedy : str
+        How to write them so that they are read.
+    example : str
+        A cell of this form.
+    """
+
+    what: str
+    remedy: str
+    example: str
+
+
+def find_unread_form(column: Column) -> UnreadForm | None:
+    """Find the form of a text column of times of the day, months or numbers with a unit, if many cells differ.
+
+    Examples
+    --------
+    >>> find_unread_form(pa.chunked_array([[f"{kilograms} kg" for kilograms in range(50, 80)]]))
+    UnreadForm(what='numbers with a unit', remedy='write the numbers alone, in one unit', example='50 kg')
+    """
+    if not (types.is_string(column.type) or types.is_large_string(column.type)):
+        return None
+    sample = strip_missing(
+        column.take(pa.array(range(0, len(column), 1 + len(column) // _HEAD), pa.int64()))
+    ).drop_null()
+    for what, (pattern, remedy) in _FORMS.items():
+        if _count(pc.match_substring_regex(sample, pattern)) < _NEARLY * len(sample):  # quick test for other text
+            continue
+        cells = strip_missing(column).drop_null()
+        like = cells.filter(pc.match_substring_regex(cells, pattern))
+        units = pc.value_counts(pc.replace_substring_regex(like, r"[-+\d.,]+", "")).field("counts")
+        same = what != "numbers with a unit" or pc.max(units).as_py() >= _SAME * len(like)
+        if len(like) >= _NEARLY * len(cells) and len(like.unique()) > _LEVELS and same:
+            return UnreadForm(what, remedy, like[0].as_py())
     return None
 
 

@@ -98,15 +98,16 @@ def divide(
 
     Rows without a target or with weight 0, columns without any value, and identifiers that are not in `keep` are
     dropped, with a note. Integers that look like row numbers are kept as features, since they may be times, with a
-    note. A note lists the cells that make a column of numbers or dates a text column. `rows` are the numbers of the
-    rows in the file, starting at 0.
+    note. A note lists the cells that make a column of numbers or dates a text column, and others name columns of times
+    of the day, months, and numbers with a unit, which are text too. `rows` are the numbers of the rows in the file,
+    starting at 0.
 
     Raises
     ------
     DataError
         If a column does not exist or has two roles, or if no column is left.
     """
-    from fathomless.tables.anomalies import describe_dropped, find_odd_cells
+    from fathomless.tables.anomalies import describe_dropped
 
     dropped = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, censored=censored, drop=drop)
     check_columns(frame.column_names, keep)
@@ -133,14 +134,10 @@ def divide(
         X = X.drop_columns(empty)
     naming, naming_notes = find_identifiers(X, keep, whole)
     notes += naming_notes
+    notes += [note for name in naming if (note := _note_form(name, frame[name], "dropped"))]
     X = X.drop_columns(naming)
-    for name in (*targets, *X.column_names):
-        if name not in keep and (odd := find_odd_cells(frame[name])):
-            notes.append(
-                f"categorical, although most cells are {odd.what} (correct the other cells, leave them empty, or "
-                f"name their words with --na; --keep COLUMN confirms it): {name!r}, for {_list_cells(odd, places)}"
-            )
     checked = [name for name in (*targets, *X.column_names) if name not in keep]
+    notes += [note for name in checked if (note := _note_cells(name, frame[name], places))]
     notes += [note for name in checked if (note := _note_rounding(name, frame[name]))]
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
@@ -181,6 +178,33 @@ def find_identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> t
             f"--key COLUMN removes one, --keep COLUMN confirms it): {some(counting)}"
         )
     return naming, notes
+
+
+def _note_cells(name: str, column: Any, places: Array) -> str | None:
+    """Return a note on the cells that make a column of numbers or dates a text column, or on the form of its text."""
+    from fathomless.tables.anomalies import find_odd_cells
+
+    if odd := find_odd_cells(column):
+        return (
+            f"categorical, although most cells are {odd.what} (correct the other cells, leave them empty, or name "
+            f"their words with --na; --keep COLUMN confirms it): {name!r}, for {_list_cells(odd, places)}"
+        )
+    return _note_form(name, column, "categorical")
+
+
+def _note_form(name: str, column: Any, read: str) -> str | None:
+    """Return a note on a text column of times of the day, months or numbers with a unit."""
+    from fathomless.tables.anomalies import find_unread_form
+    from fathomless.tables.headers import quote
+
+    form = find_unread_form(column)
+    if form is None:
+        return None
+    return (
+        f"{read}, although nearly all cells are {form.what} ({form.remedy}; --keep COLUMN "
+        f"{'confirms it' if read == 'categorical' else 'makes it categorical'}): {name!r}, for instance "
+        f"{quote(form.example)}"
+    )
 
 
 def _note_rounding(name: str, column: Any) -> str | None:

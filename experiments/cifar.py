@@ -1,12 +1,16 @@
 """Posterior over depth for image classes of different difficulty (Nazaret and Blei 2022, Table 2, Figures 4 and 7).
 
 Three tasks from CIFAR-10: deer against car, which networks hardly ever confuse; cat against dog, which they confuse
-most; all ten classes. With an accelerator, a full run trains the paper's architecture on all images. It takes 30 epochs
-of a one-cycle schedule by default, and the paper's 500 epochs and schedule with ``preset="paper"``. Without an
-accelerator it trains a narrow version of the architecture with group normalisation, on a subset of the images of the
-two pairs, halved in size and not augmented.
+most; all ten classes. The networks are wide residual networks of unbounded depth, trained on cropped and mirrored
+images. Their posterior over depth is fitted to held-out images ("held_out"), or learned by the evidence bound, as in
+the paper ("udn" and its initial rate). Networks of fixed depth ("L" and the depth) are for comparison. Without an
+accelerator the networks are narrow, and only the two pairs are run.
 
-As in the paper, there is no validation set: the results are those of the last epoch.
+With ``preset="paper"``, the architecture, the variational family, the 500 epochs and the schedule are those of the
+paper, on an accelerator.
+
+The results are those of the last epoch, or of the best one by the held-out images. Test images are used for scores
+only.
 """
 
 import dataclasses
@@ -21,19 +25,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from experiments.results import Request, Result, Value, average, paired_difference
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run
-from fathomless.inference.variational.objective import log_predictive
-from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.svi import calibrate, fit
 from fathomless.inference.variational.training import Training
-from fathomless.nn.architectures import ConvNet
+from fathomless.nn.architectures import Architecture, ConvNet, WideResNet
+from fathomless.nn.images import ImageInput
 from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
@@ -43,20 +48,22 @@ from fathomless.posterior.laws import (
     TruncatedPoisson,
 )
 from fathomless.posterior.likelihoods import Categorical
+from fathomless.posterior.metrics import expected_calibration_error
+from fathomless.posterior.predictive import predictive
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.jobs import run_parts
-from fathomless.system.rng import fold_in
+from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Pixels", "Setup", "figure", "run", "setup", "train"]
+__all__ = ["Setup", "evaluate", "figure", "run", "setup", "train"]
 
 _TASKS: Mapping[str, tuple[int, ...]] = {"deer_car": (4, 1), "cat_dog": (3, 5), "all": tuple(range(10))}
-_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_MEAN, _STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of the bytes of the training images
 _CHUNK = 1000  # images scored at once
 _SMALL = (
-    "without a GPU the network is narrow, and fewer images (halved in size, not augmented) and fewer epochs are used: "
-    "depths and accuracies are not comparable with the paper's"
+    "without a GPU the networks are narrow and trained for a few epochs: depths and accuracies are not comparable with "
+    "the paper's"
 )
 
 
@@ -70,22 +77,27 @@ class Setup:
         Names of the tasks (sets of classes).
     seeds : int
         Number of repetitions.
+    held_out : float
+        Share of the training images that the posterior over depth of "held_out" is fitted to; 0 leaves this model out.
     starts : tuple of float
-        Initial rates λ₀ of the posterior over depth; the first is used in comparisons.
+        Initial rates λ₀ of the posteriors over depth that are learned by the evidence bound.
     finite : tuple of int
         Fixed depths to compare with.
-    base, norm, halved : int, str, bool
-        Width and normalisation of the network; True if images are halved to 16 × 16.
+    paper : bool
+        Use the paper's architecture, variational family and weight decay, with all terms in the divergence, and its
+        augmentation.
+    base, stages, stride : int, (int, int), int
+        Width of the first stage, blocks of the first and of the second stage, and stride of the first convolution.
     images : int or None
-        Number of training images of each class; None for all.
-    augment : bool
-        Crop and flip the images at random.
-    stages : (int, int)
-        Number of blocks of the first and of the second stage.
+        Number of training images and of test images of each class; None for all.
+    cutout : int
+        Side of the square that is cut from training images.
+    smoothing : float
+        Label smoothing.
+    decay : float or None
+        Weight decay in units of the log-likelihood of one image; None for standard normal weights.
     training : Training
         Options of the training.
-    hard : bool
-        Use the paper's variational family and its weight decay, with all terms in the divergence.
     two_sided : bool
         Truncate the family below too. A Poisson law cannot exclude shallow depths that fit badly, and the harder the
         task, the more weight it gives them.
@@ -95,38 +107,38 @@ class Setup:
 
     tasks: tuple[str, ...] = ("deer_car", "cat_dog", "all")
     seeds: int = 3
+    held_out: float = 0.1
     starts: tuple[float, ...] = (5.0,)
     finite: tuple[int, ...] = ()
+    paper: bool = False
     base: int = 64
-    norm: str = "batch"
-    halved: bool = False
+    stages: tuple[int, int] = (2, 2)
+    stride: int = 1
     images: int | None = None
-    augment: bool = True
-    stages: tuple[int, int] = (3, 5)
+    cutout: int = 0
+    smoothing: float = 0.0
+    decay: float | None = None
     training: Training = field(default_factory=Training)
-    hard: bool = False
     two_sided: bool = False
     prior: float = 1.0
 
 
 _NARROW = Setup(
     tasks=("deer_car", "cat_dog"),
-    starts=(3.0, 1.0),
-    base=8,
-    norm="group",
-    halved=True,
-    images=1000,
-    augment=False,
+    starts=(3.0,),
+    base=16,
+    stages=(1, 1),
+    stride=2,
     two_sided=True,
     training=Training(
-        epochs=30,
+        epochs=5,
         batch_size=100,
         learning_rate=3e-3,
         schedule="one_cycle",
         structure_rate=1.0,
         structure_optimizer="natural",
         structure_radius=0.3,
-        structure_delay=12,  # otherwise depth falls while deep layers are still untrained, and does not recover
+        structure_delay=2,  # otherwise depth falls while deep layers are still untrained, and does not recover
     ),
 )
 
@@ -152,8 +164,10 @@ def setup(mode: str, preset: str, accelerator: bool) -> Setup:
     if preset == "paper":  # the last learning rate is kept to the end, as in the paper's code
         pieces = ((5, 0.1), (195, 1.0), (100, 0.1), (200, 0.01))
         slow = dataclasses.replace(sgd, epochs=500, schedule=pieces, precondition=False)
-        return Setup(starts=(5.0, 1.0, 10.0), finite=(5, 8, 10, 15, 20, 30), training=slow, hard=True)
-    return Setup(finite=(5, 10), training=dataclasses.replace(sgd, epochs=30))
+        deep = (5, 8, 10, 15, 20, 30)
+        return Setup(held_out=0.0, starts=(5.0, 1.0, 10.0), finite=deep, paper=True, stages=(3, 5), training=slow)
+    fast = dataclasses.replace(sgd, epochs=40, batch_size=512, learning_rate=0.2, nesterov=True, averaging=1.0)
+    return Setup(finite=(6, 9), cutout=8, smoothing=0.1, decay=5e-4, training=fast)
 
 
 def run(request: Request) -> Result:
@@ -162,7 +176,8 @@ def run(request: Request) -> Result:
     chosen = setup(request.mode, request.preset, device.type == "cuda")
     settings = {"seed": request.seed, "preset": request.preset, "device": device.type, **dataclasses.asdict(chosen)}
     settings = json.loads(json.dumps(settings))  # as a checkpoint returns it
-    models = {f"udn_{start:g}": start for start in chosen.starts} | {f"L{depth}": depth for depth in chosen.finite}
+    models: dict[str, float | None] = {"held_out": None} if chosen.held_out else {}
+    models |= {f"udn_{start:g}": start for start in chosen.starts} | {f"L{depth}": depth for depth in chosen.finite}
     images = _load_images(datasets.load("cifar10", request.data), chosen, device)
     parts = {
         f"{task}/{name}/{s}": functools.partial(
@@ -186,11 +201,13 @@ def _checkpoint_folder(out: str | PathLike[str] | None, task: str, name: str, s:
     return None if out is None else Path(out) / "parts" / f"{task}-{name}-{s}"
 
 
-def _law(chosen: Setup, start: float) -> DepthLaw:
+def _law(chosen: Setup, start: float | None) -> DepthLaw | None:
     """Return a law with the initial rate `start`, or a fixed depth if `start` is an integer."""
+    if start is None:
+        return None
     if isinstance(start, int):
         return FixedDepth((start - 1,))
-    if chosen.hard:
+    if chosen.paper:
         return QuantilePoisson(start)
     return TruncatedPoisson(start, HardTruncation(0.05, 0.95)) if chosen.two_sided else TruncatedPoisson(start)
 
@@ -202,17 +219,17 @@ def _summarise(
     curves: dict[str, Any] = {}
     for task, name in itertools.product(chosen.tasks, models):
         runs = [found[f"{task}/{name}/{s}"] for s in range(chosen.seeds)]
-        for score in ("accuracy", "log_likelihood", "mean_depth"):
+        for score in ("accuracy", "log_likelihood", "calibration_error", "mean_depth"):
             values[f"{task}/{name}/{score}"] = average([one[score] for one in runs])
         curves[f"{task}/{name}"] = {"posterior": [one["posterior"] for one in runs], "path": [r["path"] for r in runs]}
-    first = models[0]
-    if {"deer_car", "cat_dog"} <= set(chosen.tasks):
+    # of the first start, without a prefix, and of the posterior from held-out images
+    prefixes = {f"udn_{chosen.starts[0]:g}": "", **({"held_out": "held_out/"} if chosen.held_out else {})}
+    for name, prefix in prefixes.items() if {"deer_car", "cat_dog"} <= set(chosen.tasks) else ():
         depths = [
-            [found[f"{task}/{first}/{s}"]["mean_depth"] for s in range(chosen.seeds)]
-            for task in ("cat_dog", "deer_car")
+            [found[f"{task}/{name}/{s}"]["mean_depth"] for s in range(chosen.seeds)] for task in ("cat_dog", "deer_car")
         ]
-        values["hard_minus_easy"] = paired_difference(*depths)
-        values["least_hard_minus_easy"] = Value(min(a - b for a, b in zip(*depths, strict=True)))
+        values[f"{prefix}hard_minus_easy"] = paired_difference(*depths)
+        values[f"{prefix}least_hard_minus_easy"] = Value(min(a - b for a, b in zip(*depths, strict=True)))
     if len(chosen.starts) > 1:
         for task in chosen.tasks:
             ends = [values[f"{task}/udn_{start:g}/mean_depth"].value for start in chosen.starts]
@@ -223,62 +240,54 @@ def _summarise(
 # ------------------------------------------------------------------------------------------------- data and training
 
 
-class Pixels(nn.Module):
-    """Preprocessing of images: bytes (B, C, H, W) to normalised numbers, with random crops and flips in training.
-
-    A crop is taken from the image with `padding` black pixels on each side (0: no crops and no flips). Random numbers
-    come from torch's global generator of the device, which the training loop seeds by the epoch.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, padding: int = 4, form: torch.memory_format = torch.contiguous_format) -> None:
-        super().__init__()
-        self.padding, self.form = padding, form
-        for name, value in (("mean", _MEAN), ("std", _STD)):
-            self.register_buffer(name, 255.0 * torch.tensor(value)[:, None, None], persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise, and augment in training."""
-        if self.training and self.padding:
-            x = self._shift(x)
-        y: Tensor = (x.to(self.mean.dtype) - self.mean) / self.std
-        return y.contiguous(memory_format=self.form)
-
-    def _shift(self, x: Tensor) -> Tensor:
-        batch, _, height, width = x.shape
-        p = self.padding
-        device = x.device
-        down, right = torch.randint(0, 2 * p + 1, (2, batch, 1), device=device)
-        flip = torch.rand(batch, 1, device=device) < 0.5
-        row = down + torch.arange(height, device=device)  # (B, H)
-        column = torch.arange(width, device=device)
-        column = right + torch.where(flip, width - 1 - column, column)  # (B, W)
-        padded = nn.functional.pad(x, (p, p, p, p))
-        image = torch.arange(batch, device=device)[:, None, None]
-        return padded[image, :, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
-
-
 def _load_images(found: datasets.Dataset, chosen: Setup, device: torch.device) -> dict[str, tuple[Rows, Rows]]:
     """Return training and test rows of every task, as bytes on the device."""
     y = np.asarray(found.y)
     images: dict[str, tuple[Rows, Rows]] = {}
     for task in chosen.tasks:
         halves = []
-        for split, most in zip(found.splits[0], (chosen.images, None), strict=True):
-            index = np.concatenate([split[y[split] == c][:most] for c in _TASKS[task]])
-            label = np.concatenate([np.full(np.sum(y[split] == c), i)[:most] for i, c in enumerate(_TASKS[task])])
+        for split in found.splits[0]:
+            of_class = [split[y[split] == c][: chosen.images] for c in _TASKS[task]]
+            index = np.concatenate(of_class)
+            label = np.repeat(np.arange(len(of_class)), [len(rows) for rows in of_class])
             x = torch.from_numpy(found.X[index]).permute(0, 3, 1, 2)
-            if chosen.halved:
-                x = nn.functional.avg_pool2d(x.float(), 2).round().to(torch.uint8)
             halves.append(Rows(x.contiguous().to(device), torch.from_numpy(label).to(device)))
         images[task] = (halves[0], halves[1])
     return images
 
 
+def _network(chosen: Setup, classes: int, images: int, cuda: bool) -> Architecture:
+    """Return the layers and heads for a number of training images."""
+    if chosen.paper:
+        paper = ConvNet(outputs=classes, base=chosen.base, stages=chosen.stages)
+        return ImageInput(paper, _MEAN, _STD, padding="zeros", channels_last=cuda)
+    wide = WideResNet(outputs=classes, base=chosen.base, stages=chosen.stages, stride=chosen.stride)
+    return ImageInput(
+        wide,
+        _MEAN,
+        _STD,
+        flip="alternating",
+        rows=images,
+        cutout=chosen.cutout,
+        average_flips=True,
+        channels_last=cuda,  # faster on accelerators
+    )
+
+
+def _prior(chosen: Setup, images: int) -> WeightPrior:
+    """Return the prior of the weights, which sets their decay."""
+    if chosen.paper:  # that of the prior plus that of the optimiser in the paper's code
+        return WeightPrior((1.0 + 1e-4 * images) ** -0.5, norms=True)
+    return WeightPrior() if chosen.decay is None else WeightPrior((chosen.decay * images) ** -0.5)
+
+
 def train(
-    rows: Rows, chosen: Setup, law: DepthLaw, seed: int, keeper: Checkpoint | None = None, stop_at: int | None = None
+    rows: Rows,
+    chosen: Setup,
+    law: DepthLaw | None,
+    seed: int,
+    keeper: Checkpoint | None = None,
+    stop_at: int | None = None,
 ) -> Fitted:
     """Train one network.
 
@@ -288,8 +297,9 @@ def train(
         Images as bytes, and classes.
     chosen : Setup
         Settings.
-    law : DepthLaw
-        Family of the posterior over depth − 1, with its initial parameters.
+    law : DepthLaw or None
+        Family of the posterior over depth − 1, with its initial parameters. None for the posterior that is fitted to
+        held-out images, as is the temperature of the classes.
     seed : int
         Seed of weights, order of rows and augmentation.
     keeper : Checkpoint, optional
@@ -298,49 +308,47 @@ def train(
         Pause after this epoch (:class:`~fathomless.system.errors.PausedError`), for a time limit.
     """
     classes = int(rows.y.max()) + 1
-    size = rows.x.shape[-1]
-    net = ConvNet(size=size, outputs=classes, base=chosen.base, norm=chosen.norm, stages=chosen.stages)
-
-    # faster on accelerators; on processors torch 2.13 can corrupt memory in its backward pass of group normalisation
-    form = torch.channels_last if rows.x.is_cuda else torch.contiguous_format
-
-    def layer(depth: int) -> nn.Module:
-        part: nn.Module = net.layer(depth).to(memory_format=form)  # type: ignore[call-overload]
-        if depth > 1:
-            return part
-        padding = size // 8 if chosen.augment else 0
-        return nn.Sequential(Pixels(padding, form), part)
-
-    decay = (
-        1.0 + 1e-4 * len(rows) if chosen.hard else 1.0
-    )  # that of the prior plus that of the optimiser in the paper's code
+    device = rows.x.device
+    valid = search = None
+    if law is None:
+        order = torch.randperm(len(rows), generator=as_generator(fold_in(seed, "held out"))).to(device)
+        count = round(chosen.held_out * len(rows))
+        valid, rows = rows.take(order[:count]), rows.take(order[count:])
+        search = StructureSearch(chosen.training.epochs)
+    net = _network(chosen, classes, len(rows), rows.x.is_cuda)
     model = UnboundedDepth(
-        layer,
+        net.layer,
         net.head,
         law=law,
         prior=PoissonPrior(chosen.prior),
-        weight_prior=WeightPrior(decay**-0.5, norms=chosen.hard),
-        head_divergence="cumulative" if chosen.hard else "own",
+        weight_prior=_prior(chosen, len(rows)),
+        head_divergence="cumulative" if chosen.paper else "own",
         seed=fold_in(seed, "weights"),
-    ).to(rows.x.device)
+    ).to(device)
     callbacks: list[Callable[[Run], None]] = [] if keeper is None else [keeper]
     if stop_at is not None:
         callbacks.insert(0, lambda run: setattr(run, "pause", run.epoch >= stop_at))
-    return fit(
+    fitted = fit(
         model,
-        Categorical(classes).to(rows.x.device),
+        Categorical(classes, smoothing=chosen.smoothing).to(device),
         rows,
+        valid,
         training=chosen.training,
+        search=search,
         seed=fold_in(seed, "training"),
         callbacks=callbacks,
         resume=None if keeper is None else keeper.load(),
     )
+    if valid is None:
+        return fitted
+    likelihood = Categorical(classes, temperature=True).to(device)
+    return dataclasses.replace(fitted, score=calibrate(model, likelihood, valid), likelihood=likelihood)
 
 
 def _scores(
     images: tuple[Rows, Rows],
     chosen: Setup,
-    start: float,
+    start: float | None,
     seed: int,
     place: Path | None,
     settings: Mapping[str, Any],
@@ -348,55 +356,56 @@ def _scores(
     """Train one network and score it on the test images."""
     keeper = None if place is None else Checkpoint(place, 60.0, {"settings": settings, "seed": seed})
     done = train(images[0], chosen, _law(chosen, start), seed, keeper)
-    right, density = evaluate(done, images[1])
+    scores = evaluate(done, images[1])
     if place is not None:
         io.remove(place)
     structure = done.model.structure()
     assert isinstance(structure, ListedPosterior)
     return {
-        "accuracy": right,
-        "log_likelihood": density,
+        **scores,
         "mean_depth": structure.statistics["mean_depth"],
         "posterior": dict(zip(structure.names, structure.probabilities, strict=True)),
-        "path": [[row["epoch"], row["mean_depth"]] for row in done.history],
+        "path": [[row["epoch"], row["mean_depth"]] for row in done.history if "mean_depth" in row],
     }
 
 
 @torch.no_grad()
-def evaluate(done: Fitted, rows: Rows) -> tuple[float, float]:
-    """Return accuracy and mean log predictive density of the mixture over depths."""
-    right = density = 0.0
-    for part in rows.parts(_CHUNK):
-        draws = done.model.draw(part.x)
-        log_p = torch.logsumexp(draws.log_weight[:, None, None] + draws.f.log_softmax(-1), 0)  # (B, K)
-        right += float((log_p.argmax(-1) == part.y).sum())
-        density += float(log_predictive(draws, done.likelihood, part.y).sum())
-    return right / len(rows), density / len(rows)
+def evaluate(done: Fitted, rows: Rows) -> dict[str, float]:
+    """Return accuracy, mean log predictive density and calibration error of the mixture over depths."""
+    parts = [predictive(done.model.draw(part.x), done.likelihood) for part in rows.parts(_CHUNK)]
+    probabilities = torch.cat([part.probs for part in parts if isinstance(part, ClassPredictive)])  # (B, K)
+    y = rows.y.cpu()
+    return {
+        "accuracy": float((probabilities.argmax(-1) == y).double().mean()),
+        "log_likelihood": float(probabilities.gather(-1, y[:, None]).log().mean()),
+        "calibration_error": expected_calibration_error(y.numpy(), probabilities.numpy()),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------- the figure
 
 
 def figure(result: Result) -> Any:
-    """Draw the posteriors over depth (Figure 4) and the mean depth by epoch from each start (Figure 7)."""
+    """Draw the posteriors over depth (Figure 4) and the mean depth of each model by epoch (Figure 7)."""
     from experiments.pictures import colours, panels
     from fathomless.plots.canvas import legend, start, whole_numbers
 
     tasks = result.settings["tasks"]
-    starts = [f"udn_{s:g}" for s in result.settings["starts"]]
+    inferred = ["held_out"] if result.settings["held_out"] else []
+    inferred += [f"udn_{s:g}" for s in result.settings["starts"]]
     page, (left, right) = panels(2)
     start(left, "Posterior over depth", "depth (layers)", "probability")
     start(right, "Mean depth during training", "epoch", "layers")
     for task, colour in colours(tasks).items():
-        for i, posterior in enumerate(result.curves[f"{task}/{starts[0]}"]["posterior"]):
+        for i, posterior in enumerate(result.curves[f"{task}/{inferred[0]}"]["posterior"]):
             label = task.replace("_", " or ") if i == 0 else None
             depths = [int(depth) for depth in posterior]
             left.plot(
                 depths, list(posterior.values()), color=colour, marker="o", markersize=3, linewidth=1, label=label
             )
-        for name in starts:
+        for name in inferred:
             for i, path in enumerate(result.curves[f"{task}/{name}"]["path"]):
-                label = task.replace("_", " or ") if i == 0 and name == starts[0] else None
+                label = task.replace("_", " or ") if i == 0 and name == inferred[0] else None
                 right.plot(*zip(*path, strict=True), color=colour, linewidth=1, label=label)
     for ax in (left, right):
         whole_numbers(ax.xaxis)

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run, check
 from fathomless.inference.variational import svi
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training, schedule
 from fathomless.nn.architectures import MLP
-from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.laws import FixedDepth, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws, Model
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, FileError
@@ -83,6 +85,8 @@ def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
         epochs=8,
         batch_size=32,
         optimizer=optimizer,
+        nesterov=optimizer == "sgd",
+        averaging=1.5 if optimizer == "sgd" else 0.0,
         structure_rate=rate,
         structure_every=2,
         clip_norm=1.0,
@@ -108,6 +112,122 @@ def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
         assert resumed.history == whole.history
         if i < count - 1:  # the last one was at the end already
             assert kept(again) == kept(tmp_path / str(count - 1))
+
+
+def linear_model() -> UnboundedDepth:
+    """A linear classifier."""
+    net = MLP(2, 2, 4)
+    return UnboundedDepth(net.layer, net.head, law=FixedDepth((0,)), min_depth=0, seed=2)
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_results_and_scores_have_the_moving_average_of_the_weights(valid: bool) -> None:
+    data, held_out = rows(), rows(40)
+    steps: list[dict[str, Tensor]] = []
+    averages: list[dict[str, Tensor]] = []
+
+    def follow(run: Run) -> None:  # one step in an epoch
+        steps.append({name: value.clone() for name, value in run.model.state_dict().items()})
+        share = max(1.0 / len(steps), 1.0 / 4.0)
+        before = averages[-1] if averages else steps[-1]
+        averages.append({name: old + share * (steps[-1][name] - old) for name, old in before.items()})
+
+    training = Training(epochs=10, batch_size=len(data), schedule="constant", averaging=4.0, learning_rate=0.1)
+    fitted = fit(
+        linear_model(), Categorical(2), data, held_out if valid else None, training=training, callbacks=(follow,)
+    )
+    best = len(steps) - 1
+    if valid:
+        scores = [row["validation_log_likelihood"] for row in fitted.history]
+        best = max(range(len(scores)), key=scores.__getitem__)
+        assert fitted.score == scores[best]
+        model = linear_model()
+        for average, found in zip(averages, scores, strict=True):
+            model.load_state_dict(average)
+            log_p = model.draw(held_out.x).f[0].log_softmax(-1).gather(-1, held_out.y[:, None])
+            assert found == pytest.approx(log_p.mean().item(), abs=1e-5)
+    for name, value in fitted.model.state_dict().items():
+        torch.testing.assert_close(value, averages[best][name])
+        assert not torch.equal(value, steps[best][name])
+
+
+def test_a_search_continues_from_averaged_weights_and_returns_them() -> None:
+    """The state after exploring is the best average so far, and new parts are averaged too."""
+    training = Training(epochs=20, batch_size=32, averaging=2.0)
+    search = StructureSearch(training.epochs, first=3)
+    begun: list[dict[str, Tensor]] = []
+
+    def look(run: Run) -> None:
+        assert run.averages is not None
+        followed = {name.removeprefix("model/") for name in run.averages.values}
+        assert {name for name, _ in run.model.named_parameters()} == followed
+        if run.epoch == search.explored:
+            begun.append({name: value.clone() for name, value in run.model.state_dict().items()})
+            best = run.best.state
+            assert all(torch.equal(best[f"model/{name}"], value) for name, value in begun[0].items())
+
+    fitted = fit(model(), Categorical(2), rows(400), rows(100), training=training, search=search, callbacks=(look,))
+    assert begun
+    assert fitted.score == max(row["validation_log_likelihood"] for row in fitted.history)
+
+
+def test_images_are_scored_and_calibrated_in_small_parts() -> None:
+    """Large images need more memory than rows of a table; parts have at most 2²² numbers."""
+    x = torch.randn(10, 1, 1024, 1024, generator=torch.Generator().manual_seed(0))
+    assert [len(part) for part in Rows(x, torch.zeros(10)).parts(8192)] == [4, 4, 2]
+    images = Rows(x[:, :, ::64, ::64], torch.arange(10) % 2)
+    wide = Rows(images.x.repeat(1, 1, 64, 64), images.y)
+
+    def layer(depth: int) -> nn.Module:
+        return nn.Sequential(nn.AdaptiveAvgPool2d(16), nn.Flatten(), nn.Linear(256, 4))
+
+    model = UnboundedDepth(layer, lambda depth: nn.Linear(4, 2), law=FixedDepth((0,)), seed=2)
+    pooled = Rows(nn.functional.adaptive_avg_pool2d(wide.x, 16), wide.y)
+    warm, same = Categorical(2, temperature=True), Categorical(2, temperature=True)
+    assert svi.calibrate(model, warm, wide) == pytest.approx(svi.calibrate(model, same, pooled), abs=1e-5)
+    with pytest.raises(DataError, match="0 validation rows were given"):
+        svi.calibrate(model, warm, wide.take(slice(0, 0)))
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_steps_with_momentum_are_those_of_torch(nesterov: bool) -> None:
+    data = rows()
+    training = Training(
+        epochs=5, batch_size=len(data), schedule="constant", optimizer="sgd", nesterov=nesterov, learning_rate=0.5
+    )
+    fitted = fit(linear_model(), Categorical(2), data, training=training)
+    weight, bias = (p.detach().clone().requires_grad_() for p in linear_model().parameters())
+    optimizer = torch.optim.SGD([weight, bias], lr=0.5, momentum=0.9, nesterov=nesterov)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(data.x @ weight.T + bias, data.y)
+        (loss + 0.5 * (weight.square().sum() + bias.square().sum()) / len(data)).backward()
+        optimizer.step()
+    for found, expected in zip(fitted.model.parameters(), (weight, bias), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.0}])
+def test_nesterov_is_refused_without_momentum(options: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="nesterov=True was given with optimizer="):
+        Training(nesterov=True, **options)
+
+
+def test_smoothed_classes_are_trained_to_finite_logits_and_scored_by_the_model() -> None:
+    """With separable rows, the logits of the optimum are log((1 − ε/2) / (ε/2)) apart; the score is not smoothed."""
+    x = torch.tensor([[-1.0], [1.0]]).repeat(50, 1)
+    data = Rows(x, (x[:, 0] > 0).long())
+    net = MLP(1, 2, 4)
+    linear = UnboundedDepth(
+        net.layer, net.head, law=FixedDepth((0,)), min_depth=0, weight_prior=WeightPrior(1e3), seed=2
+    )
+    training = Training(epochs=400, batch_size=100, learning_rate=0.05)
+    fitted = fit(linear, Categorical(2, smoothing=0.2), data, training=training)
+    f = linear.draw(data.x).f
+    apart = (f[0, :, 1] - f[0, :, 0]) * x[:, 0]
+    torch.testing.assert_close(apart, torch.full((100,), math.log(0.9 / 0.1)), atol=0.02, rtol=0.0)
+    log_p = fitted.likelihood.log_prob(f, data.y)
+    torch.testing.assert_close(log_p, f.log_softmax(-1).gather(-1, data.y[None, :, None])[..., 0])
 
 
 def test_checkpoints_of_another_run_and_damaged_ones_are_refused(tmp_path: Path) -> None:

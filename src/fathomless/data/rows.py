@@ -11,6 +11,8 @@ from torch import Tensor
 
 __all__ = ["Rows", "Stream", "concatenate"]
 
+_NUMBERS = 2**22  # of images or sequences in a part of the rows
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -61,7 +63,9 @@ class Rows:
         return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
     def parts(self, size: int) -> Iterator["Rows"]:
-        """Yield the rows in order, at most `size` at a time."""
+        """Yield the rows in order, at most `size` at a time, and at most 2²² numbers of images or sequences."""
+        if self.x.ndim > 2:
+            size = min(size, max(1, _NUMBERS // max(1, math.prod(self.x.shape[1:]))))
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 

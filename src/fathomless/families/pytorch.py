@@ -10,8 +10,9 @@ from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.nn.architectures import MLP, Architecture, ConvNet, Residual, SequenceTransformer
+from fathomless.nn.architectures import MLP, Architecture, ConvNet, Residual, SequenceTransformer, WideResNet
 from fathomless.nn.bayesian import bayesian
+from fathomless.nn.images import ImageInput
 from fathomless.nn.layers import BayesianLayer, MeanField, WeightPrior
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.weight_moments import weight_moments
@@ -30,6 +31,7 @@ __all__ = [
     "Ensemble",
     "FixedDepth",
     "Gaussian",
+    "ImageInput",
     "Laplace",
     "Likelihood",
     "MeanField",
@@ -47,6 +49,7 @@ __all__ = [
     "UnboundedDepth",
     "UniformPrior",
     "WeightPrior",
+    "WideResNet",
     "bayesian",
     "bayesian_network",
     "fit",

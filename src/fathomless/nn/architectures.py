@@ -25,6 +25,7 @@ __all__ = [
     "Residual",
     "SequenceTransformer",
     "TabularTransformer",
+    "WideResNet",
     "make_activation",
     "make_identity",
 ]
@@ -186,7 +187,7 @@ class ConvNet(Architecture):
     def layer(self, depth: int) -> nn.Module:
         """Build the stem, a block, or both."""
         stem = nn.Sequential(
-            nn.Conv2d(self.channels, self.base, 3, padding=1, bias=False), self._make_norm(self.base), nn.ReLU()
+            nn.Conv2d(self.channels, self.base, 3, padding=1, bias=False), _make_norm(self.norm, self.base), nn.ReLU()
         )
         block = depth - self.stem_counts  # blocks count from 1
         if block == 0:
@@ -217,27 +218,115 @@ class ConvNet(Architecture):
             return 0
         return 1 if block <= first + second else 2
 
-    def _make_norm(self, channels: int) -> nn.Module:
-        return nn.BatchNorm2d(channels) if self.norm == "batch" else nn.GroupNorm(math.gcd(8, channels), channels)
-
     def _make_block(self, channels_in: int, channels: int, stride: int) -> nn.Module:
         channels_out = 4 * channels
         branch = nn.Sequential(
             nn.Conv2d(channels_in, channels, 1, bias=False),
-            self._make_norm(channels),
+            _make_norm(self.norm, channels),
             nn.ReLU(),
             nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False),
-            self._make_norm(channels),
+            _make_norm(self.norm, channels),
             nn.ReLU(),
             nn.Conv2d(channels, channels_out, 1, bias=False),
-            self._make_norm(channels_out),
+            _make_norm(self.norm, channels_out),
         )
         if channels_in == channels_out and stride == 1:
             return nn.Sequential(Residual(branch), nn.ReLU())
         shortcut = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), self._make_norm(channels_out)
+            nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), _make_norm(self.norm, channels_out)
         )
         return nn.Sequential(_Sum(shortcut, branch), nn.ReLU())
+
+
+@dataclass(frozen=True)
+class WideResNet(Architecture):
+    """Residual blocks of two 3×3 convolutions in three stages of growing width, for images (channels, size, size).
+
+    A block adds a branch to its input: normalisation, ReLU, convolution, normalisation, ReLU, convolution. Stage i has
+    base·2^i channels. The first block of the second and of the third stage has stride 2. The third stage has unlimited
+    length. The last convolution of a branch is zero at first, so that the network starts as one without these
+    blocks. Layer 1 is the first convolution (the stem) and the first block. The head is a normalisation, ReLU, the
+    average over the image and a linear map, which is zero at first.
+
+    Parameters
+    ----------
+    channels, size, outputs : int
+        Number of image channels, image side in pixels, and number of parameters of the likelihood.
+    base : int
+        Channels of the first stage.
+    stages : (int, int)
+        Numbers of blocks in the first and second stages; with (0, 0) all blocks are equal.
+    stride : int
+        Stride of the stem, whose kernel has the side `stride` + 2: 1 keeps the size of the image, 2 halves it.
+    norm : {"batch", "group"}
+        Batch normalisation, or group normalisation, which has no running statistics.
+
+    References
+    ----------
+    S. Zagoruyko and N. Komodakis, "Wide residual networks", BMVC 2016.
+    """
+
+    channels: int = 3
+    size: int = 32
+    outputs: int = 10
+    base: int = 64
+    stages: tuple[int, int] = (2, 2)
+    stride: int = 1
+    norm: str = "batch"
+
+    def __post_init__(self) -> None:
+        checks.choice("norm", self.norm, ("batch", "group"))
+        _check_positive(channels=self.channels, size=self.size, outputs=self.outputs, base=self.base)
+        _check_positive(stride=self.stride)
+        if len(self.stages) != 2:
+            raise DataError(f"stages={self.stages!r} was given; two numbers of blocks are needed")
+        for i, blocks in enumerate(self.stages):
+            checks.whole(f"stages[{i}]", blocks, least=0)
+
+    def layer(self, depth: int) -> nn.Module:
+        """Build a block; the first layer also has the stem."""
+        stage = self._stage_of(depth)
+        channels = self.base * 2**stage
+        if depth > 1 and stage != self._stage_of(depth - 1):
+            return self._make_first(channels // 2, channels)
+        block = Residual(nn.Sequential(*self._activate(channels), *self._make_branch(channels, channels)))
+        if depth > 1:
+            return block
+        stem = nn.Conv2d(self.channels, channels, self.stride + 2, self.stride, padding=1, bias=False)
+        nn.init.kaiming_normal_(stem.weight, nonlinearity="linear")
+        return nn.Sequential(stem, block)
+
+    def head(self, depth: int) -> nn.Module:
+        """Build the average over the image and a linear map; at depth 0 a linear model."""
+        inputs = self.channels * self.size**2 if depth == 0 else self.base * 2 ** self._stage_of(depth)
+        linear = nn.Linear(inputs, self.outputs)
+        nn.init.zeros_(linear.weight)
+        nn.init.zeros_(linear.bias)
+        if depth == 0:
+            return nn.Sequential(nn.Flatten(), linear)
+        return nn.Sequential(*self._activate(inputs), nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear)
+
+    def _stage_of(self, block: int) -> int:
+        first, second = self.stages
+        return (block > first) + (block > first + second)
+
+    def _activate(self, channels: int) -> tuple[nn.Module, nn.Module]:
+        return _make_norm(self.norm, channels), nn.ReLU()
+
+    def _make_first(self, channels_in: int, channels: int) -> nn.Module:
+        """Build the first block of a stage, whose shortcut is a convolution of the activated input."""
+        shortcut = nn.Conv2d(channels_in, channels, 1, 2, bias=False)
+        nn.init.kaiming_normal_(shortcut.weight, nonlinearity="linear")
+        branch = nn.Sequential(*self._make_branch(channels_in, channels, stride=2))
+        return nn.Sequential(*self._activate(channels_in), _Sum(shortcut, branch))
+
+    def _make_branch(self, channels_in: int, channels: int, stride: int = 1) -> list[nn.Module]:
+        """Build the convolutions of a block, without the first normalisation and ReLU."""
+        first = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        last = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(first.weight)
+        nn.init.zeros_(last.weight)
+        return [first, *self._activate(channels), last]
 
 
 @dataclass(frozen=True)
@@ -360,6 +449,10 @@ def _last_affine(branch: nn.Module) -> nn.Module | None:
     leaves = [module for module in branch.modules() if not list(module.children())]
     affine = (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm)
     return leaves[-1] if leaves and isinstance(leaves[-1], affine) else None
+
+
+def _make_norm(name: str, channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels) if name == "batch" else nn.GroupNorm(math.gcd(8, channels), channels)
 
 
 class _Sum(nn.Module):

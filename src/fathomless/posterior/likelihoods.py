@@ -18,6 +18,7 @@ from fathomless.posterior import mixtures
 from fathomless.posterior.censoring import log_between
 from fathomless.posterior.mixtures import Censorable, Classes, Component, Indicators
 from fathomless.posterior.noise import InputNoise, LearnedNoise, NoiseOption, StatedNoise, make_noise
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -377,11 +378,20 @@ class Categorical(ClassLikelihood):
     temperature : bool
         If true, outputs are divided by a temperature T before the softmax, initially 1. It is not for training, but is
         fitted to held-out rows.
+    smoothing : float
+        Share ε of label smoothing, 0 <= ε < 1. In training mode the log probability of the observed class is replaced
+        by (1 − ε) times itself plus ε times the mean over all classes, so that networks that fit every row stay
+        finite. In evaluation mode, as in scores and predictions, it is the log probability of the model. Smoothed
+        networks are underconfident: fit a temperature to held-out rows.
 
     Raises
     ------
     DataError
-        If ``classes`` is below 2.
+        If ``classes`` is below 2, or `smoothing` outside [0, 1).
+
+    References
+    ----------
+    C. Szegedy and others, "Rethinking the inception architecture for computer vision", CVPR 2016, section 7.
 
     Examples
     --------
@@ -389,9 +399,10 @@ class Categorical(ClassLikelihood):
     tensor([[-0.6931]])
     """
 
-    def __init__(self, classes: int, *, temperature: bool = False) -> None:
+    def __init__(self, classes: int, *, temperature: bool = False, smoothing: float = 0.0) -> None:
         super().__init__()
         self.classes = _check_count("classes", classes, 2)
+        self.smoothing = checks.interval("smoothing", smoothing, 0.0, 1.0)
         self.log_temperature = nn.Parameter(torch.zeros((), dtype=torch.float32)) if temperature else None
 
     @property
@@ -407,9 +418,9 @@ class Categorical(ClassLikelihood):
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Log probability, (S, B)."""
         _check_shapes(f, self.outputs, y, ())
-        return (
-            self._apply_temperature(f).log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]
-        )  # (S, B)
+        log_p = self._apply_temperature(f).log_softmax(-1)  # (S, B, C)
+        observed = log_p.gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
+        return observed.lerp(log_p.mean(-1), self.smoothing) if self.training and self.smoothing else observed
 
     def components(self, f: Tensor) -> Classes:
         """Class probabilities with axes (S, B, C)."""

@@ -1,5 +1,6 @@
 """State of a training between two epochs, which can be saved as tensors and JSON and restored."""
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from fathomless.data.batches import Batches
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.stacked_rows import StackedRows
 from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch
+from fathomless.inference.runs.averages import Averages
 from fathomless.inference.runs.distributed import Ranks, ranks
 from fathomless.inference.runs.limits import Planned
 from fathomless.inference.variational.training import Training
@@ -192,6 +194,8 @@ class Run(Planned):
         Names of the divergences that the temperature multiplies.
     search : StructureSearch, optional
         State of the search, if the posterior over structure is fitted to held-out rows.
+    averages : Averages, optional
+        Moving averages of the weights, if the options have them.
     ranks : Ranks
         Processes of this training.
     divided : bool
@@ -234,6 +238,7 @@ class Run(Planned):
         rank = ("rank", self.ranks.rank) if divided and self.ranks.rank else ()  # other networks, so other draws
         self.noise = as_generator(fold_in(seed, "noise", *rank), device=model.device)
         self.optimizer = _optimizer(training)
+        self.averages: Averages | None = None
         self.register_parameters()
         self.model.train()
         self.likelihood.train()
@@ -285,6 +290,32 @@ class Run(Planned):
                 if self.training.optimizer == "sgd" and self.training.momentum:
                     # a fused step needs momenta for all parameters or for none; a missing one is equivalent to zero
                     self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        self._follow_averages()
+
+    def begin_averages(self, steps: int) -> None:
+        """Begin the moving averages of the weights, if the options have them, for epochs of a number of steps."""
+        if self.training.averaging and self.averages is None:
+            self.averages = Averages(self.training.averaging * steps)
+            self._follow_averages()
+
+    def restore_best(self) -> None:
+        """Restore the best state so far, and continue the training and the averages from it."""
+        self.best.restore(self.model, self.likelihood)
+        if self.averages is not None:
+            self._follow_averages()
+            self.averages.restart()
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Replace the weights by their moving averages for a while, if there are any."""
+        return contextlib.nullcontext() if self.averages is None else self.averages.in_place()
+
+    def _follow_averages(self) -> None:
+        if self.averages is None:
+            return
+        law = structure_parameters(self.model)
+        state = {name: value for name, value in self.model.state_dict().items() if name not in law}
+        state = add_prefix("model", state) | add_prefix("likelihood", self.likelihood.state_dict())
+        self.averages.follow({name: value for name, value in state.items() if value.is_floating_point()})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state's tensors by name, not copied."""
@@ -294,6 +325,7 @@ class Run(Planned):
             **add_prefix("best", self.best.state),
             "generator/order": self.order.get_state(),
             "generator/noise": self.noise.get_state(),
+            **({} if self.averages is None else add_prefix("average", self.averages.values)),
         }
         for name, p in self.named_parameters().items():
             for key, value in self.optimizer.state.get(p, {}).items():
@@ -311,6 +343,7 @@ class Run(Planned):
             "best": self.best.to_json(),
             **({} if self.search is None else {"looks": self.search.to_json(), "stop": self.stop}),
             **({"processes": self.ranks.count} if self.divided else {}),
+            **({} if self.averages is None else {"averaged_steps": self.averages.steps}),
             **({} if self.planned is None else {"planned": self.planned, "epochs": self.epochs}),
         }
 
@@ -331,6 +364,10 @@ class Run(Planned):
         self.model.load_state_dict(under("model", tensors))
         self.likelihood.load_state_dict(under("likelihood", tensors))
         self.register_parameters()
+        if self.averages is not None:
+            self.averages.steps = meta["averaged_steps"]
+            for name, value in under("average", tensors).items():
+                self.averages.values[name].copy_(value)
         for name, p in self.named_parameters().items():
             moments = under(f"optimizer/{name}", tensors)
             if moments:
@@ -556,7 +593,7 @@ def _optimizer(t: Training) -> torch.optim.Optimizer:
         # the loss is divided by N, so gradients are small and eps must be far below the usual 1e-8
         optimizer = torch.optim.Adam(groups, lr=t.learning_rate, eps=1e-10, fused=True)
     else:
-        optimizer = torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.momentum, fused=True)
+        optimizer = torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.momentum, nesterov=t.nesterov, fused=True)
     for group in optimizer.param_groups:
         group["params"].clear()
     return optimizer

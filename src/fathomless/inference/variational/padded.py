@@ -88,7 +88,8 @@ def refuse_unlike(trainings: Sequence[Training], likelihoods: Sequence[Likelihoo
         if replace(other, **{name: getattr(first, name) for name in INDIVIDUAL_OPTIONS}) != first:
             options = ", ".join(INDIVIDUAL_OPTIONS)
             raise DataError(f"the trainings differ in options other than {options}; a batched training shares the rest")
-    for name, allowed in (("optimizer", "adam"), ("structure_optimizer", "adam"), ("max_growth", None)):
+    needed = {"optimizer": "adam", "structure_optimizer": "adam", "max_growth": None, "averaging": 0.0}
+    for name, allowed in needed.items():
         if getattr(first, name) != allowed:
             raise DataError(f"{name}={getattr(first, name)!r} was given; a batched training needs {allowed!r}")
     if len({_describe(likelihood) for likelihood in likelihoods}) > 1:

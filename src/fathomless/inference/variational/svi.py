@@ -138,6 +138,7 @@ def fit(
     divided = isinstance(batches, StackedRows) and batches.whole is not None
     run = Run(model, likelihood, training or Training(), seed, search, divided=divided)
     _check_options(run, batches, held_out)
+    run.begin_averages(batches.steps(run.training.batch_size))
     if resume is not None:
         run.resume(*resume)
     elif search is not None:
@@ -159,6 +160,8 @@ def fit(
             ranks=run.ranks,
         )
     finally:
+        if run.averages is not None:
+            run.averages.adopt()
         run.best.restore(model, likelihood)  # also after an error, so that the best state so far is not lost
         for p in structure_parameters(model).values():
             p.requires_grad_()  # the last step may have been one without an update of the law
@@ -290,13 +293,22 @@ def calibrate(
     float
         Cross-fitted mean log predictive density in nats per row: each part of the rows (:func:`assign_parts`) is scored
         with parameters fitted to the other parts.
+
+    Raises
+    ------
+    DataError
+        If there are no validation rows.
     """
+    if not len(valid):
+        raise DataError("0 validation rows were given; at least 1 is needed")
     if move and isinstance(likelihood, LocationScale):
         likelihood.add_factor(valid.y)
     parameters = [p for p in likelihood.parameters() if p.requires_grad and move]
     with torch.no_grad():
-        noise = as_generator(fold_in(seed, "score"))
-        drawn = model.draw(valid.x, max(draws, 8), noise)
+        parts = [
+            model.draw(part.x, max(draws, 8), as_generator(fold_in(seed, "score"))) for part in valid.parts(_CHUNK)
+        ]
+        drawn = replace(parts[0], f=torch.cat([part.f for part in parts], 1))
     start = [p.detach().clone() for p in parameters]
     weight = torch.ones_like(drawn.f[0, :, 0]) if valid.weight is None else valid.weight
     part = assign_parts(len(valid)).to(valid.x.device)
@@ -428,6 +440,8 @@ def _epoch(run: Run, train: Data, recorded: RecordedSteps) -> Tensor:
             created += new
             _compare(run, whole=bool(new))
         _clear_gradients(run)
+        if run.averages is not None:
+            run.averages.update()
     total = total + _sum_parts(parts, shares)
     return total if seen == len(train) else total * (len(train) / seen)  # a DataLoader may skip or repeat rows
 
@@ -615,9 +629,10 @@ def _record(run: Run, train: Data, valid: Rows | StackedRows | None, totals: Ten
     if run.search is not None and valid is not None:
         row.update(_evaluate_search(run, valid))
     elif valid is not None and len(valid):
-        row["validation_log_likelihood"] = score(run, valid)
-        if t.temperature_factor(run.epoch / t.epochs) == 1.0:
-            run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
+        with run.averaged():
+            row["validation_log_likelihood"] = score(run, valid)
+            if t.temperature_factor(run.epoch / t.epochs) == 1.0:
+                run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
         run.stop = run.stop or run.best.is_exhausted(t.patience)
     run.history.append(row)
 
@@ -628,9 +643,10 @@ def _evaluate_search(run: Run, valid: Rows | StackedRows) -> dict[str, float]:
     model = run.model
     assert search is not None
     assert isinstance(model, ListedStructure)
-    densities = _score_held_out(run, valid)
-    value = search.score(model, densities)
-    run.best.offer(value, run.epoch, model, run.likelihood)
+    with run.averaged():
+        densities = _score_held_out(run, valid)
+        value = search.score(model, densities)
+        run.best.offer(value, run.epoch, model, run.likelihood)
     if run.best.score is not None:
         search.adjust_length(value, run.best.score, densities.count, run.epoch)
     row = {"validation_log_likelihood": value}
@@ -638,7 +654,7 @@ def _evaluate_search(run: Run, valid: Rows | StackedRows) -> dict[str, float]:
         row[f"mean_{model.structure().kind}"] = math.fsum(number * mass for number, mass in search.q.items())
     due = search.is_due(run.epoch)
     if due and run.epoch == search.explored:  # exploring ends: the focus phase starts from the best state
-        run.best.restore(model, run.likelihood)
+        run.restore_best()
         densities = _score_held_out(run, valid)
         search.score(model, densities)
     if search.advance_phase(model, densities, run.epoch):

@@ -47,6 +47,8 @@ class Training:
         Number of epochs without updates of the posterior over structure.
     momentum : float
         Momentum for "sgd".
+    nesterov : bool
+        If True, Nesterov's momentum for "sgd", which evaluates the step at the place that the momentum leads to.
     schedule : str or tuple of (int, float)
         Learning-rate schedule: "cosine", "constant" or "one_cycle", or consecutive pieces (epochs, factor), of which
         the last one has no end.
@@ -77,6 +79,11 @@ class Training:
     calibrate : bool
         If True, fit the parameters of the likelihood (such as the scale of the noise) to the validation rows at the
         end, with the network fixed. A network that overfits its training rows underestimates the noise.
+    averaging : float
+        Length in epochs of an exponential moving average of the weights
+        (:class:`~fathomless.inference.runs.averages.Averages`); 0 for none. Validation rows are scored with the
+        averaged weights, and the result has them. It improves trainings at a constant rate, such as the exploring phase
+        of a search, and hardly changes those whose rate decays to zero.
     mixed : bool
         If True, evaluate the network in bfloat16 where that is safe (``torch.autocast``); the type of the weights does
         not change.
@@ -91,6 +98,7 @@ class Training:
     structure_radius: float = 0.1
     structure_delay: int = 0
     momentum: float = 0.9
+    nesterov: bool = False
     schedule: str | tuple[tuple[int, float], ...] = "cosine"
     clip_norm: float | None = None
     temperature: float = 1.0
@@ -102,6 +110,7 @@ class Training:
     evaluate_every: int = 1
     patience: int | None = None
     calibrate: bool = False
+    averaging: float = 0.0
     mixed: bool = False
 
     def __post_init__(self) -> None:
@@ -114,9 +123,16 @@ class Training:
                 checks.positive(name, getattr(self, name), None)
         checks.interval("momentum", self.momentum, 0.0, 1.0)
         checks.interval("warm_up", self.warm_up, 0.0, 1.0)
+        checks.interval("averaging", self.averaging, 0.0, math.inf)
         checks.interval("structure_rate", self.structure_rate, 0.0, math.inf)
         for name in ("optimizer", "structure_optimizer"):
             checks.choice(name, getattr(self, name), ("adam", "sgd") if name == "optimizer" else ("adam", "natural"))
+        checks.flag("nesterov", self.nesterov)
+        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
+            raise DataError(
+                f"nesterov=True was given with optimizer={self.optimizer!r} and momentum={self.momentum}; it needs "
+                "optimizer='sgd' and momentum > 0"
+            )
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
 
     def temperature_factor(self, done: float) -> float:

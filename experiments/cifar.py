@@ -390,23 +390,23 @@ def figure(result: Result) -> Any:
     from experiments.pictures import colours, panels
     from fathomless.plots.canvas import legend, start, whole_numbers
 
-    tasks = result.settings["tasks"]
-    inferred = ["held_out"] if result.settings["held_out"] else []
-    inferred += [f"udn_{s:g}" for s in result.settings["starts"]]
+    settings = result.settings
+    names = {"held_out": "held-out images"} if settings["held_out"] else {}
+    names |= {f"udn_{s:g}": f"bound, from {s:g}" for s in settings["starts"]}
+    first = next(iter(names))
     page, (left, right) = panels(2)
-    start(left, "Posterior over depth", "depth (layers)", "probability")
+    start(left, f"Posterior over depth ({names[first]})", "depth (layers)", "probability")
     start(right, "Mean depth during training", "epoch", "layers")
-    for task, colour in colours(tasks).items():
-        for i, posterior in enumerate(result.curves[f"{task}/{inferred[0]}"]["posterior"]):
-            label = task.replace("_", " or ") if i == 0 else None
-            depths = [int(depth) for depth in posterior]
-            left.plot(
-                depths, list(posterior.values()), color=colour, marker="o", markersize=3, linewidth=1, label=label
-            )
-        for name in inferred:
+    for task, colour in colours(settings["tasks"]).items():
+        title = task.replace("_", " or ")
+        for i, posterior in enumerate(result.curves[f"{task}/{first}"]["posterior"]):
+            depths, masses = [int(depth) for depth in posterior], list(posterior.values())
+            label = title if i == 0 else None
+            left.plot(depths, masses, color=colour, marker="o", markersize=3, linewidth=1, label=label)
+        for (name, words), line in zip(names.items(), itertools.cycle(("-", "--", ":", "-."))):
             for i, path in enumerate(result.curves[f"{task}/{name}"]["path"]):
-                label = task.replace("_", " or ") if i == 0 and name == inferred[0] else None
-                right.plot(*zip(*path, strict=True), color=colour, linewidth=1, label=label)
+                label = f"{title}, {words}" if i == 0 else None
+                right.plot(*zip(*path, strict=True), color=colour, linestyle=line, linewidth=1, label=label)
     for ax in (left, right):
         whole_numbers(ax.xaxis)
         legend(ax)

@@ -15,7 +15,7 @@ from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.nn.architectures import WideResNet, make_identity
+from fathomless.nn.architectures import Architecture, WideResNet, make_identity
 from fathomless.nn.images import Augment, ImageInput, Normalize
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.errors import DataError, PausedError
@@ -177,24 +177,34 @@ def test_impossible_networks_are_refused(options: dict[str, Any], name: str) -> 
         WideResNet(**options)
 
 
-def test_predictions_are_averages_over_an_image_and_its_mirror() -> None:
-    one, two = make_network(), make_network(average_flips=True)
-    with torch.no_grad():
-        for p in one.parameters():
-            p.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(p.numel()))
-    names = {name.replace("layers.1.2.", "layers.1.3."): value for name, value in one.state_dict().items()}
-    names = {
-        (f"{name[:8]}head.{name[8:]}" if name.startswith("heads.") else name): value for name, value in names.items()
-    }
-    two.load_state_dict(names)
-    x = make_images((5, 1, 8, 8))
-    one.eval()
-    two.eval()
-    expected = (one.draw(x).f + one.draw(x.flip(-1)).f) / 2
-    torch.testing.assert_close(two.draw(x).f, expected)
-    torch.testing.assert_close(two.draw(x.flip(-1)).f, expected)
-    two.train()
-    assert two.draw(x).f.shape == expected.shape
+class Linear(Architecture):
+    """Linear maps of all pixels; every call returns the same modules."""
+
+    def __init__(self) -> None:
+        self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh())
+        self.heads = [nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), nn.Linear(5, 3)]
+
+    def layer(self, depth: int) -> nn.Module:
+        return self.hidden
+
+    def head(self, depth: int) -> nn.Module:
+        return self.heads[depth]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_predictions_are_averages_over_an_image_and_its_mirror(depth: int) -> None:
+    net, x = Linear(), make_images((5, 1, 8, 8))
+
+    def predict(average: bool, images: Tensor, *, training: bool = False) -> Tensor:
+        made = ImageInput(net, (128.0,), (64.0,), crop=0, flip="none", average_flips=average)
+        layers = [made.layer(k) for k in range(1, depth + 1)]
+        f: Tensor = nn.Sequential(*layers, made.head(depth)).train(training)(images)
+        return f
+
+    expected = (predict(False, x) + predict(False, x.flip(-1))) / 2
+    torch.testing.assert_close(predict(True, x), expected)
+    torch.testing.assert_close(predict(True, x.flip(-1)), expected)
+    torch.testing.assert_close(predict(True, x, training=True), predict(False, x))
 
 
 def test_images_are_classified_by_a_posterior_over_depth_and_trainings_resume_to_the_same_bytes() -> None:

@@ -69,7 +69,8 @@ class Augment(nn.Module):
         Side of a square at a random place that is set to zero, in pixels; 0 for none. Normalise the images first: zero
         is then the mean.
     rows : int, optional
-        Number of images in a pass, required for alternating images.
+        Number of images in a pass, required for alternating images. If the weights are drawn several times in a step,
+        multiply it by the number of draws.
 
     Raises
     ------
@@ -215,15 +216,15 @@ class ImageInput(Architecture):
         if depth > 1:
             return layer
         augment = Augment(self.crop, padding=self.padding, flip=self.flip, cutout=self.cutout, rows=self.rows)
-        views = [_Views()] if self.average_flips else []
-        return nn.Sequential(self._normalize(), augment, *views, layer)
+        return nn.Sequential(self._normalize(), augment, *self._views(), layer)
 
     def head(self, depth: int) -> nn.Module:
-        """Build a head; that of depth 0 has the normalisation."""
-        head = self.net.head(depth)
-        if depth == 0:
-            return nn.Sequential(self._normalize(), head)
-        return _MeanOfViews(head) if self.average_flips else head
+        """Build a head; that of depth 0 has the normalisation, without augmentation."""
+        head = _MeanOfViews(self.net.head(depth)) if self.average_flips else self.net.head(depth)
+        return nn.Sequential(self._normalize(), *self._views(), head) if depth == 0 else head
 
     def _normalize(self) -> Normalize:
         return Normalize(self.mean, self.std, self.channels_last)
+
+    def _views(self) -> list[nn.Module]:
+        return [_Views()] if self.average_flips else []

@@ -17,7 +17,7 @@ epochs, before the weights are learned. Then the structure is frozen, and the we
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -39,6 +39,7 @@ from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.bayesian import bayesian
+from fathomless.nn.images import Augment
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
@@ -77,6 +78,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "nets": {
             "fc": {"epochs": 30},
             "conv": {"epochs": 6},
+            "conv_augmented": {"epochs": 6, "crop": 2},
             "skip": {"widths": (100, 100), "temperature": 2.0, "scale": 1.0, "epochs": 40, **_SKIP},
             "skip_wide": {"widths": (300, 100), "temperature": 0.03, "scale": 0.1, "epochs": 30, **_SKIP},
         },
@@ -157,6 +159,8 @@ def run(request: Request) -> Result:
     tasks = [("fc", name, method) for method in own["methods"] for name in sets]
     if "conv" in own["nets"]:
         tasks += [("conv", "mnist", method) for method in own["methods"] if method in ("lrt", "flow")]
+    if "conv_augmented" in own["nets"]:
+        tasks += [("conv", "fashion_mnist", "lrt"), *(("conv_augmented", name, "lrt") for name in _SETS[:2])]
     tasks += [(net, name, "lrt") for net in own["nets"] if net.startswith("skip") for name in _SETS[:2]]
     settings = {
         "seed": request.seed,
@@ -214,7 +218,8 @@ def _part(
     if not sparse:
         model: Model = _baseline(method, seed, train, training).to(device)
     else:
-        model = _sparse(net, method, settings, seed).to(device)
+        plain = _plain(net, name, settings)
+        model = _sparse(plain, method, settings, seed, conv=net.startswith("conv")).to(device)
         watch = [] if frozen is None else [freeze_after(round(frozen * epochs))]
         fit(
             model,
@@ -253,10 +258,23 @@ def pixels(name: str, rows: int | None, data: str | PathLike[str] | None, device
     return (of(train), of(test)) if rows is None else (of(train[:rows]), of(test[: rows // 3]))
 
 
-def _sparse(net: str, method: str, settings: Mapping[str, Any], seed: int) -> SparseNetwork:
+def _plain(net: str, name: str, settings: Mapping[str, Any]) -> Callable[[], nn.Sequential]:
+    """Return the function that builds a network without posteriors of its weights."""
+    if net == "fc":
+        return fully_connected
+    if net == "conv":
+        return convolutional
+    if net == "conv_augmented":  # mirror images of clothes are clothes, but not those of digits
+        augment = Augment(settings["crop"], padding="zeros", flip="random" if name == "fashion_mnist" else "none")
+        return lambda: nn.Sequential(augment, *convolutional())
+    return lambda: skipping(settings["widths"])
+
+
+def _sparse(
+    plain: Callable[[], nn.Sequential], method: str, settings: Mapping[str, Any], seed: int, *, conv: bool
+) -> SparseNetwork:
     """Build a spike-and-slab network with the initial values of the protocol."""
     prior = SlabPrior(settings["inclusion"], settings["scale"])
-    conv = net == "conv"
     paper = settings["paper"]
     hidden = tuple(settings["hidden"])
     relaxed, flows = method == "lbbnn", method == "flow"
@@ -285,8 +303,7 @@ def _sparse(net: str, method: str, settings: Mapping[str, Any], seed: int) -> Sp
         return SpikeSlab(part, prior, multiplier=multiplier, estimator=estimator, start=start, bias_start=bias)
 
     with seeded_globals(fold_in(seed, "weights")):
-        network = {"fc": fully_connected, "conv": convolutional}.get(net, lambda: skipping(settings["widths"]))()
-        return SparseNetwork(bayesian(network, make))
+        return SparseNetwork(bayesian(plain(), make))
 
 
 def _baseline(method: str, seed: int, train: Rows, training: Training) -> Model:

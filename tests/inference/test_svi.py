@@ -189,6 +189,40 @@ def test_images_are_scored_and_calibrated_in_small_parts() -> None:
         svi.calibrate(model, warm, wide.take(slice(0, 0)))
 
 
+def test_calibration_is_that_of_evaluation_mode_and_restores_the_modes() -> None:
+    """Neither dropout nor label smoothing changes the temperature."""
+    data = rows()
+
+    def layer(depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(2 if depth == 1 else 4, 4), nn.Dropout(0.5))
+
+    network = UnboundedDepth(layer, lambda depth: nn.Linear(4, 2), law=FixedDepth((1,)), seed=2).eval()
+    plain, smoothed = Categorical(2, temperature=True), Categorical(2, temperature=True, smoothing=0.3)
+    score = svi.calibrate(network, plain.eval(), data)
+    assert svi.calibrate(network.train(), smoothed.train(), data) == score
+    assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), smoothed.parameters(), strict=True))
+    assert all(part.training for part in (*network.modules(), *smoothed.modules()))
+
+
+def test_checkpoints_without_averages_are_not_continued_with_them(tmp_path: Path) -> None:
+    for first, second in ((0.0, 1.0), (1.0, 0.0)):
+        keeper = Checkpoint(tmp_path / str(first), seconds=0.0)
+        fit(model(), Categorical(2), rows(), training=Training(epochs=2, averaging=first), callbacks=(keeper,))
+        with pytest.raises(DataError, match=f"averaging={second:g} was given, and the checkpoint was written with"):
+            fit(
+                model(),
+                Categorical(2),
+                rows(),
+                training=Training(epochs=3, averaging=second),
+                resume=keeper.load(),
+            )
+
+
+def test_indicators_of_classes_are_refused_with_advice() -> None:
+    with pytest.raises(DataError, match=r"use y\.argmax\(1\)"):
+        Categorical(3).log_prob(torch.zeros(1, 4, 3), torch.zeros(4, 3))
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_steps_with_momentum_are_those_of_torch(nesterov: bool) -> None:
     data = rows()

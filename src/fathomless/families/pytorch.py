@@ -12,7 +12,7 @@ from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, Architecture, ConvNet, Residual, SequenceTransformer, WideResNet
 from fathomless.nn.bayesian import bayesian
-from fathomless.nn.images import ImageInput
+from fathomless.nn.images import Augment, ImageInput, Normalize
 from fathomless.nn.layers import BayesianLayer, MeanField, WeightPrior
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.weight_moments import weight_moments
@@ -24,6 +24,7 @@ from fathomless.posterior.predictive import predictive
 __all__ = [
     "MLP",
     "Architecture",
+    "Augment",
     "BayesianLayer",
     "Bernoulli",
     "Categorical",
@@ -35,6 +36,7 @@ __all__ = [
     "Laplace",
     "Likelihood",
     "MeanField",
+    "Normalize",
     "PoissonPrior",
     "Residual",
     "Rows",

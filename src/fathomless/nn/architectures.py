@@ -242,20 +242,22 @@ class ConvNet(Architecture):
 class WideResNet(Architecture):
     """Residual blocks of two 3×3 convolutions in three stages of growing width, for images (channels, size, size).
 
-    A block adds a branch to its input: normalisation, ReLU, convolution, normalisation, ReLU, convolution. Stage i has
-    base·2^i channels. The first block of the second and of the third stage has stride 2. The third stage has unlimited
-    length. The last convolution of a branch is zero at first, so that the network starts as one without these
-    blocks. Layer 1 is the first convolution (the stem) and the first block. The head is a normalisation, ReLU, the
-    average over the image and a linear map, which is zero at first.
+    A block adds a branch to its input: normalisation, ReLU, convolution, normalisation, ReLU, convolution. Stage i = 0,
+    1, 2 has base·2^i channels. The first block of a stage has stride 2, unless it is the first block of the network.
+    The third stage has unlimited length. The last convolution of a branch is zero at first, so that the network starts
+    as one without these blocks. Layer 1 is the first convolution (the stem) and the first block. The head is a
+    normalisation, ReLU, the average over the image and a linear map, which is zero at first.
 
     Parameters
     ----------
     channels, size, outputs : int
-        Number of image channels, image side in pixels, and number of parameters of the likelihood.
+        Number of image channels, image side in pixels, and number of parameters of the likelihood. The side matters at
+        depth 0 only. Other depths accept images of any size, also those that are not square.
     base : int
-        Channels of the first stage.
+        Channels of stage 0.
     stages : (int, int)
-        Numbers of blocks in the first and second stages; with (0, 0) all blocks are equal.
+        Numbers of blocks in the first and second stages. A stage without blocks is left out; with (0, 0) all blocks are
+        equal, with 4·base channels.
     stride : int
         Stride of the stem, whose kernel has the side `stride` + 2: 1 keeps the size of the image, 2 halves it.
     norm : {"batch", "group"}
@@ -278,7 +280,7 @@ class WideResNet(Architecture):
         checks.choice("norm", self.norm, ("batch", "group"))
         _check_positive(channels=self.channels, size=self.size, outputs=self.outputs, base=self.base)
         _check_positive(stride=self.stride)
-        if len(self.stages) != 2:
+        if not isinstance(self.stages, Sequence) or len(self.stages) != 2:
             raise DataError(f"stages={self.stages!r} was given; two numbers of blocks are needed")
         for i, blocks in enumerate(self.stages):
             checks.whole(f"stages[{i}]", blocks, least=0)
@@ -288,7 +290,7 @@ class WideResNet(Architecture):
         stage = self._stage_of(depth)
         channels = self.base * 2**stage
         if depth > 1 and stage != self._stage_of(depth - 1):
-            return self._make_first(channels // 2, channels)
+            return self._make_first(self.base * 2 ** self._stage_of(depth - 1), channels)
         block = Residual(nn.Sequential(*self._activate(channels), *self._make_branch(channels, channels)))
         if depth > 1:
             return block

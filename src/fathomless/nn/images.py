@@ -1,6 +1,9 @@
 """Images: normalisation, augmentation in training, and averages over mirrored images in predictions."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -16,36 +19,53 @@ _MIX = 0x9E3779B1  # odd, so that its multiples modulo 2³² are those of a shuf
 
 
 class Normalize(nn.Module):
-    """(x − mean) / std for each channel of images (B, C, H, W), which may be bytes.
+    """(x − mean) / std for each channel of images (B, C, H, W), which may be bytes. The state contains mean and std.
 
     Parameters
     ----------
-    mean, std : tuple of float
+    mean, std : sequence of float
         One number for each channel, in the units of the images: for bytes, between 0 and 255.
     channels_last : bool
-        If true, return tensors whose channels are adjacent in memory, which is faster for convolutions on GPUs.
+        If true, return tensors whose channels are adjacent in memory on GPUs, where convolutions of them are faster. On
+        processors the channels are never adjacent, since the backward pass of torch 2.13 then crashes for some sizes.
+
+    Raises
+    ------
+    DataError
+        If there is not one finite mean and one positive std for each channel, or images have another shape.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], channels_last: bool = False) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[float], channels_last: bool = False) -> None:
         super().__init__()
-        if len(mean) != len(std) or not all(scale > 0.0 for scale in std):
-            raise DataError(f"mean={mean} and std={std} were given; give one mean and one std > 0 for each channel")
-        self.form = torch.channels_last if channels_last else torch.contiguous_format
+        numbers: list[object] = [value for given in (mean, std) if isinstance(given, Sequence) for value in given]
+        proper = all(isinstance(value, Real) and math.isfinite(value) for value in numbers)
+        if not numbers or 2 * len(std) != len(numbers) or not proper or min(std) <= 0.0:
+            raise DataError(
+                f"mean={mean!r:.60} and std={std!r:.60} were given; give two tuples, with a finite mean and a std > 0 "
+                "for each channel"
+            )
+        self.channels_last = channels_last
         for name, value in (("mean", mean), ("std", std)):
             column = torch.tensor(value, dtype=torch.float32, device="cpu")[:, None, None]
-            self.register_buffer(name, column, persistent=False)
+            self.register_buffer(name, column)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return normalised images of the same shape."""
-        if x.ndim != 4 or x.shape[1] != len(self.mean):
+        channels = len(self.mean)
+        if x.ndim != 4 or x.shape[1] != channels:
+            advice = "mean and std need one number for each channel"
+            if x.ndim == 4 and x.shape[3] == channels:
+                advice = "use x.permute(0, 3, 1, 2) for channels in the last place"
+            elif x.ndim == 3:
+                advice = "use x[:, None] for grey images without an axis of channels, and x[None] for one image"
             raise DataError(
-                f"images of shape {tuple(x.shape)} were given; allowed is (B, {len(self.mean)}, H, W), with the "
-                f"channels of mean and std second: use x.permute(0, 3, 1, 2) for channels in the last place"
+                f"images of shape {tuple(x.shape)} were given; allowed is (B, {channels}, height, width): {advice}"
             )
-        return ((x.to(self.mean.dtype) - self.mean) / self.std).contiguous(memory_format=self.form)
+        form = torch.channels_last if self.channels_last and x.is_cuda else torch.contiguous_format
+        return ((x.to(self.mean.dtype) - self.mean) / self.std).contiguous(memory_format=form)
 
 
 class Augment(nn.Module):
@@ -64,7 +84,8 @@ class Augment(nn.Module):
     flip : {"none", "random", "alternating"}
         Mirror left and right: with probability ½, or in every second pass over the data. Alternating images are
         mirrored in the odd or in the even passes, by a hash of their pixels, so that two successive passes have both
-        views of every image.
+        views of every image. The pixels must be the same in every pass, without random changes in a loader, and the
+        training must have one process.
     cutout : int
         Side of a square at a random place that is set to zero, in pixels; 0 for none. Normalise the images first: zero
         is then the mean.
@@ -75,7 +96,7 @@ class Augment(nn.Module):
     Raises
     ------
     DataError
-        If an option is not allowed, or the images are too small for the crop.
+        If an option is not allowed, or the images are too small for the crop or the cutout.
 
     References
     ----------
@@ -97,12 +118,19 @@ class Augment(nn.Module):
             raise DataError("flip='alternating' was given without rows=, the number of images in a pass; give it")
         self.crop, self.padding, self.flip, self.cutout = crop, padding, flip, cutout
         self.rows = 1 if rows is None else checks.whole("rows", rows)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))  # images in training so far
+        if flip == "alternating":
+            self.register_buffer("seen", torch.zeros((), dtype=torch.int64))  # images in training so far
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images of the same shape."""
         if not self.training:
             return x
+        if x.ndim != 4:
+            raise DataError(f"images of shape {tuple(x.shape)} were given; allowed is (B, C, height, width)")
+        for name, pixels in (("crop", self.crop), ("cutout", self.cutout)):
+            if pixels and pixels >= min(x.shape[2:]):
+                size = f"{x.shape[2]} × {x.shape[3]} pixels"
+                raise DataError(f"{name}={pixels} was given for images of {size}; it must be smaller")
         mirrored = self._choose_mirrored(x)
         if self.crop or mirrored is not None:
             x = self._shift(x, mirrored)
@@ -123,8 +151,6 @@ class Augment(nn.Module):
     def _shift(self, x: Tensor, mirrored: Tensor | None) -> Tensor:
         batch, _, height, width = x.shape
         p = self.crop
-        if p >= min(height, width):
-            raise DataError(f"crop={p} was given for images of {height} × {width} pixels; it must be smaller")
         down, right = torch.randint(-p, p + 1, (2, batch, 1), device=x.device)
         row = down + torch.arange(height, device=x.device)  # (B, H)
         column = torch.arange(width, device=x.device)
@@ -137,7 +163,8 @@ class Augment(nn.Module):
                 (size - 1) - (size - 1 - place.abs()).abs() for size, place in ((height, row), (width, column))
             )
         image = torch.arange(batch, device=x.device)[:, None, None]
-        return x.permute(0, 2, 3, 1)[image, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
+        shifted = x.permute(0, 2, 3, 1)[image, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
+        return shifted if x.is_cuda else shifted.contiguous()
 
     def _cut(self, x: Tensor) -> Tensor:
         batch, _, height, width = x.shape
@@ -150,35 +177,39 @@ class Augment(nn.Module):
 
 
 class _Views(nn.Module):
-    """Images, followed in evaluation mode by their mirror images, (2B, C, H, W)."""
+    """In evaluation mode, images and their mirror images, (B, 2, C, H, W)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x if self.training else torch.cat([x, x.flip(-1)])
+        return x if self.training else torch.stack([x, x.flip(-1)], 1)
 
 
-class _MeanOfViews(nn.Module):
-    """A head whose outputs are averaged over the two views in evaluation mode."""
+class _EachView(nn.Module):
+    """A layer that is applied to both views in evaluation mode, or a head whose outputs are their mean."""
 
-    def __init__(self, head: nn.Module) -> None:
+    def __init__(self, part: nn.Module, mean: bool = False) -> None:
         super().__init__()
-        self.head = head
+        self.part = part
+        self.mean = mean
 
     def forward(self, hidden: Tensor) -> Tensor:
-        f: Tensor = self.head(hidden)
-        return f if self.training else f.unflatten(0, (2, -1)).mean(0)
+        if self.training:
+            output: Tensor = self.part(hidden)
+            return output
+        output = self.part(hidden.flatten(0, 1)).unflatten(0, (-1, 2))
+        return output.mean(1) if self.mean else output
 
 
 @dataclass(frozen=True)
 class ImageInput(Architecture):
     """An architecture for images with normalisation, augmentation, and predictions averaged over mirror images.
 
-    Layer 1 begins with :class:`Normalize` and :class:`Augment`.
+    Layer 1 begins with :class:`Normalize` and :class:`Augment`. Depth 0, a linear model, has no augmentation.
 
     Parameters
     ----------
     net : Architecture
         Layers and heads for normalised images.
-    mean, std : tuple of float
+    mean, std : sequence of float
         Mean and standard deviation of each channel, in the units of the images.
     crop, padding, flip, cutout, rows
         See :class:`Augment`.
@@ -198,8 +229,8 @@ class ImageInput(Architecture):
     """
 
     net: Architecture
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Sequence[float]
+    std: Sequence[float]
     crop: int = 4
     padding: str = "reflect"
     flip: str = "random"
@@ -208,23 +239,27 @@ class ImageInput(Architecture):
     average_flips: bool = False
     channels_last: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.net, Architecture):
+            raise DataError(f"net is a {type(self.net).__name__}; an Architecture is allowed, such as WideResNet()")
+        self._normalize()
+        self._augment()
+
     def layer(self, depth: int) -> nn.Module:
         """Build a layer; the first one also has the preprocessing."""
-        layer = self.net.layer(depth)
-        if self.channels_last:
-            layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if depth > 1:
-            return layer
-        augment = Augment(self.crop, padding=self.padding, flip=self.flip, cutout=self.cutout, rows=self.rows)
-        return nn.Sequential(self._normalize(), augment, *self._views(), layer)
+        layer = _EachView(self.net.layer(depth)) if self.average_flips else self.net.layer(depth)
+        return layer if depth > 1 else nn.Sequential(self._normalize(), self._augment(), *self._views(), layer)
 
     def head(self, depth: int) -> nn.Module:
         """Build a head; that of depth 0 has the normalisation, without augmentation."""
-        head = _MeanOfViews(self.net.head(depth)) if self.average_flips else self.net.head(depth)
+        head = _EachView(self.net.head(depth), mean=True) if self.average_flips else self.net.head(depth)
         return nn.Sequential(self._normalize(), *self._views(), head) if depth == 0 else head
 
     def _normalize(self) -> Normalize:
         return Normalize(self.mean, self.std, self.channels_last)
+
+    def _augment(self) -> Augment:
+        return Augment(self.crop, padding=self.padding, flip=self.flip, cutout=self.cutout, rows=self.rows)
 
     def _views(self) -> list[nn.Module]:
         return [_Views()] if self.average_flips else []

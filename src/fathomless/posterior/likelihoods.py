@@ -674,9 +674,11 @@ def _check_shapes(f: Tensor, outputs: int, y: Tensor | None = None, columns: tup
             "draws, rows and the outputs that the likelihood needs"
         )
     if y is not None and tuple(y.shape) != (f.shape[1], *columns):
+        indicators = not columns and tuple(y.shape) == (f.shape[1], outputs)
+        advice = "use y.argmax(1) for indicators of the classes" if indicators else "reshape it"
         raise DataError(
             f"the target was given with shape {tuple(y.shape)}; allowed is {(f.shape[1], *columns)} for "
-            f"{f.shape[1]} rows: reshape it"
+            f"{f.shape[1]} rows: {advice}"
         )
 
 

@@ -16,6 +16,7 @@ from fathomless.system.errors import DataError
 __all__ = [
     "WIDE",
     "enable_gradients",
+    "evaluating",
     "is_wide",
     "load_state",
     "make_fork_safe",
@@ -49,6 +50,19 @@ def without_gradients() -> Iterator[None]:
     make_fork_safe()
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+@contextlib.contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into evaluation mode for a while."""
+    parts = [(part, part.training) for module in modules for part in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in parts:
+            part.training = training
 
 
 def set_threads(count: int) -> None:

@@ -114,7 +114,7 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
         mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
         top = mixture.topk(2, -1).values
         # the margin covers rounding errors of the outputs and of the sum, too
-        margin = max(remaining, 0.0) + 64.0 * torch.finfo(h.dtype).eps
+        margin = max(remaining, 0.0) + 64.0 * torch.finfo(f.dtype).eps
         done = (top[:, 0] - top[:, 1] > margin) | (depth == model.depth)
         label[rows] = mixture.argmax(-1)
         stopped[rows] = depth

@@ -358,6 +358,12 @@ class Run(Planned):
                 f"the checkpoint of several networks was written by {wrote} processes, but this run has {here}; start "
                 f"{wrote}, or give another folder (--overwrite on the command line) to start a new fit"
             )
+        if ("averaged_steps" in meta) != (self.averages is not None):
+            other = "with" if self.averages is None else "without"
+            raise DataError(
+                f"averaging={self.training.averaging:g} was given, and the checkpoint was written {other} averages; "
+                "continue with the options of the first part, or begin anew"
+            )
         if self.divided:
             tensors = under(str(self.ranks.rank), tensors)
         rebuild(self.model, meta["layout"])

@@ -109,7 +109,7 @@ def refuse_buffers(pair: nn.Module) -> None:
     if buffers:
         raise DataError(
             f"the networks have the buffer {buffers[0]}, and a batched training supports parameters only; use layers "
-            "without running statistics, for instance norm='group'"
+            "without running statistics, for instance norm='group', and normalise images before"
         )
 
 

@@ -50,7 +50,7 @@ from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.recording import set_rate
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
-from fathomless.system.torch_state import enable_gradients
+from fathomless.system.torch_state import enable_gradients, evaluating
 
 __all__ = ["assign_parts", "calibrate", "can_calibrate", "fit", "score"]
 
@@ -301,6 +301,12 @@ def calibrate(
     """
     if not len(valid):
         raise DataError("0 validation rows were given; at least 1 is needed")
+    with evaluating(model, likelihood):
+        return _calibrate(model, likelihood, valid, draws, seed, move)
+
+
+def _calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int, seed: int, move: bool) -> float:
+    """Calibrate in evaluation mode; see :func:`calibrate`."""
     if move and isinstance(likelihood, LocationScale):
         likelihood.add_factor(valid.y)
     parameters = [p for p in likelihood.parameters() if p.requires_grad and move]

@@ -166,7 +166,7 @@ def setup(mode: str, preset: str, accelerator: bool) -> Setup:
         slow = dataclasses.replace(sgd, epochs=500, schedule=pieces, precondition=False)
         deep = (5, 8, 10, 15, 20, 30)
         return Setup(held_out=0.0, starts=(5.0, 1.0, 10.0), finite=deep, paper=True, stages=(3, 5), training=slow)
-    fast = dataclasses.replace(sgd, epochs=40, batch_size=512, learning_rate=0.2, nesterov=True, averaging=1.0)
+    fast = dataclasses.replace(sgd, epochs=40, batch_size=512, learning_rate=0.2, nesterov=True)
     return Setup(finite=(6, 9), cutout=8, smoothing=0.1, decay=5e-4, training=fast)
 
 

@@ -82,8 +82,8 @@ class Training:
     averaging : float
         Length in epochs of an exponential moving average of the weights
         (:class:`~fathomless.inference.runs.averages.Averages`); 0 for none. Validation rows are scored with the
-        averaged weights, and the result has them. It improves trainings at a constant rate, such as the exploring phase
-        of a search, and hardly changes those whose rate decays to zero.
+        averaged weights, and the result has them. It improves trainings at a constant rate, and hardly changes those
+        whose rate decays to zero.
     mixed : bool
         If True, evaluate the network in bfloat16 where that is safe (``torch.autocast``); the type of the weights does
         not change.

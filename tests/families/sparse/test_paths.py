@@ -1,5 +1,6 @@
 """Active paths, against drawings by hand and against the enumeration of all paths."""
 
+import copy
 import itertools
 
 import pytest
@@ -8,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fathomless.families.sparse.export import to_sparse
 from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table
 from fathomless.families.sparse.paths import active_paths, read_chain
 from fathomless.nn.bayesian import bayesian
+from fathomless.nn.images import Augment
 from fathomless.nn.layers import MeanField
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.system.errors import DataError
@@ -105,6 +108,19 @@ def test_a_skip_network_may_be_linear():
     assert paths.active_density == 1 / 8
     assert paths.density == 5 / 8
     assert [layer.name for layer in paths.layers] == ["layers.0", "layers.1"]
+
+
+def test_augmentation_has_no_paths_of_its_own():
+    """It is the identity in evaluation mode, as dropout is, also in the small network of the median structure."""
+    plain = [nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 6 * 6, 2)]
+    masks = random_masks(nn.Sequential(*plain), 0.5, seed=0)
+    chain = masked(nn.Sequential(*copy.deepcopy(plain)), *masks)
+    augmented = masked(nn.Sequential(Augment(2), *copy.deepcopy(plain)), *masks)
+    assert active_paths(augmented).counts == active_paths(chain).counts
+    x = torch.rand(4, 1, 8, 8)
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(chain.parameters()), augmented.parameters())
+    small, expected = (to_sparse(SparseNetwork(network)).network.eval()(x) for network in (augmented, chain))
+    torch.testing.assert_close(small, expected)
 
 
 def test_without_any_weight_nothing_is_active():

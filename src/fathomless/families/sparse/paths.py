@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fathomless.families.sparse.model import InputSkip, SparseNetwork
 from fathomless.families.sparse.plain import ELEMENTWISE, POOLING
 from fathomless.nn.bayesian import Bayesian, BayesianSlot
+from fathomless.nn.images import Augment
 from fathomless.nn.sparse_layer import LinearMap, SpikeSlab
 from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError
@@ -36,7 +37,8 @@ __all__ = [
     "read_chain",
 ]
 
-_NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+#: Modules that are the identity in evaluation mode.
+_NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, Augment)
 _LAYERS = (SpikeSlab, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 

@@ -119,7 +119,7 @@ class Augment(nn.Module):
         self.crop, self.padding, self.flip, self.cutout = crop, padding, flip, cutout
         self.rows = 1 if rows is None else checks.whole("rows", rows)
         if flip == "alternating":
-            self.register_buffer("seen", torch.zeros((), dtype=torch.int64))  # images in training so far
+            self.register_buffer("seen", torch.zeros((), dtype=torch.int64, device="cpu"))  # images in training so far
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images of the same shape."""

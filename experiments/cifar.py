@@ -202,7 +202,7 @@ def _checkpoint_folder(out: str | PathLike[str] | None, task: str, name: str, s:
 
 
 def _law(chosen: Setup, start: float | None) -> DepthLaw | None:
-    """Return a law with the initial rate `start`, or a fixed depth if `start` is an integer."""
+    """Return a law with the initial rate `start`, a fixed depth for an integer, or None for held-out images."""
     if start is None:
         return None
     if isinstance(start, int):

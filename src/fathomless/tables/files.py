@@ -170,9 +170,9 @@ def read(
             frame = _read_typed(_TYPED[kind](_make_seekable(file, raw, content, name), name), columns, written, name)
             notation, kept, doubts = dict[str, str](), None, tuple[str, ...]()
         else:
-            cells = _read_cells(content, kind, columns, written, name)
-            frame, notation, kept, doubts = _infer_types(cells[:3], written, name, used)
-            doubts += cells[3]
+            schema, pieces, delimiter, notes = _read_cells(content, kind, columns, written, name)
+            frame, notation, kept, doubts = _infer_types(schema, pieces, delimiter, written, name, used)
+            doubts += notes
             while raw.read(_CHUNK):  # the checksum includes bytes that the decompressor did not read
                 pass
     if not len(frame):
@@ -503,7 +503,9 @@ def _split(
 
 
 def _infer_types(
-    cells: "tuple[pa.Schema, Iterator[pa.RecordBatch], str]",
+    schema: "pa.Schema",
+    pieces: "Iterator[pa.RecordBatch]",
+    delimiter: str,
     form: "Dialect",
     name: str,
     used: "Callable[[pa.Table], UsedRows] | None",
@@ -515,7 +517,6 @@ def _infer_types(
     from fathomless.tables.csv import infer_column, strip_missing
     from fathomless.tables.notations import HEAD, MARKS, infer_column_marks, infer_decimal_mark, may_be_grouped
 
-    schema, pieces, delimiter = cells
     table = _gather(schema, pieces, name)
     kept = used(table) if used is not None and len(table) else None
     if kept is not None and not kept.rows.all():

@@ -371,11 +371,7 @@ def target_array(targets: "pa.Table", task: str) -> Array:
     return numbers[0] if len(numbers) == 1 else np.column_stack(numbers)
 
 
-def _numbers(
-    column: Any,
-    subject: str,
-    needed: str = "",
-) -> Array:
+def _numbers(column: Any, subject: str, needed: str = "") -> Array:
     """Return a column of numbers; the message on another column begins with `subject` and ends with what is needed."""
     import pyarrow as pa
 

@@ -11,6 +11,7 @@ from fathomless.nn.architectures import CombinedHeads
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.nn.layers import BayesianLayer
 from fathomless.system.errors import DataError, DepthError
+from fathomless.system.torch_state import evaluating
 
 __all__ = ["classify_early", "compress", "mean_network", "point_depth"]
 
@@ -96,32 +97,32 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     posterior = model.depth_posterior()
     label = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     stopped = torch.full_like(label, model.depth)
-    was_training = model.training
-    model.eval()
     rows = torch.arange(len(x), device=x.device)  # rows that have not exited
     h = x
     mixture = torch.zeros((), device=x.device)
     remaining = 1.0  # posterior mass of deeper networks
-    for depth in range(model.depth + 1):
-        h = model.layers[str(depth)](h) if depth else h
-        if depth not in posterior:
-            continue
-        remaining -= posterior[depth]
-        f = model.heads[str(depth)](h)
-        f = f if model.readout is None else model.readout(f)
-        if f.shape[-1] < 2:
-            raise DepthError("classify_early was called on a network with one output; it needs logits of all classes")
-        mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
-        top = mixture.topk(2, -1).values
-        # the margin covers rounding errors of the outputs and of the sum, too
-        margin = max(remaining, 0.0) + 64.0 * torch.finfo(f.dtype).eps
-        done = (top[:, 0] - top[:, 1] > margin) | (depth == model.depth)
-        label[rows] = mixture.argmax(-1)
-        stopped[rows] = depth
-        rows, h, mixture = rows[~done], h[~done], mixture[~done]
-        if len(rows) == 0:
-            break
-    model.train(was_training)
+    with evaluating(model):
+        for depth in range(model.depth + 1):
+            h = model.layers[str(depth)](h) if depth else h
+            if depth not in posterior:
+                continue
+            remaining -= posterior[depth]
+            f = model.heads[str(depth)](h)
+            f = f if model.readout is None else model.readout(f)
+            if f.shape[-1] < 2:
+                raise DepthError(
+                    "classify_early was called on a network with one output; it needs logits of all classes"
+                )
+            mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
+            top = mixture.topk(2, -1).values
+            # the margin covers rounding errors of the outputs and of the sum, too
+            margin = max(remaining, 0.0) + 64.0 * torch.finfo(f.dtype).eps
+            done = (top[:, 0] - top[:, 1] > margin) | (depth == model.depth)
+            label[rows] = mixture.argmax(-1)
+            stopped[rows] = depth
+            rows, h, mixture = rows[~done], h[~done], mixture[~done]
+            if len(rows) == 0:
+                break
     return label, stopped
 
 

@@ -27,6 +27,7 @@ from fathomless.posterior.recalibration import Recalibration
 from fathomless.posterior.trees import TreePool
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.torch_state import evaluating
 
 __all__ = [
     "Best",
@@ -448,12 +449,11 @@ def check(
             raise DataError(
                 f"y is {rows.y.dtype} from {rows.y.min()} to {rows.y.max()}; classes are int64 from 0 to {classes - 1}"
             )
-    was_training = model.training
-    model.eval()
     few = rows if isinstance(data, StackedRows) else rows.take(slice(0, 2))
     try:
-        draws = model.draw(few.x, 1, as_generator(0))
-        likelihood.log_prob(draws.f, few.y)
+        with evaluating(model):
+            draws = model.draw(few.x, 1, as_generator(0))
+            likelihood.log_prob(draws.f, few.y)
     except (RuntimeError, TypeError, IndexError) as error:
         if isinstance(error, FathomlessError):
             raise
@@ -461,8 +461,6 @@ def check(
             f"the network cannot be applied to x of shape {tuple(rows.x.shape)} and y of shape {tuple(rows.y.shape)}: "
             f"{error}; check that each layer accepts what the one before it returns"
         ) from error
-    finally:
-        model.train(was_training)
     if draws.f.dtype != model.dtype:
         where = find_first_part(model, few.x, lambda value: value.is_floating_point() and value.dtype != model.dtype)
         raise DataError(

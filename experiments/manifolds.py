@@ -241,10 +241,10 @@ def run(request: Request) -> Result:
     settings: dict[str, Any] = {
         "seed": request.seed,
         "repetitions": 5 if full else 1,
-        "bumps_candidates": 250 if full else 60,
+        "bumps_candidates": 250 if full else 120,
         "gap_candidates": 60 if full else 20,
         "candidate_steps": 1200 if full else 300,
-        "decoder_steps": 1500 if full else 250,
+        "decoder_steps": 1500 if full else 500,
         "latent_steps": 800 if full else 150,
         "mean_field_steps": 3000 if full else 300,
     }

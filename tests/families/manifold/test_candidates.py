@@ -15,6 +15,7 @@ from fathomless.families.manifold.candidates import (
     mask_unseen,
     select_candidates,
     squared_errors,
+    sum_log_joint,
 )
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import run_stages
@@ -149,7 +150,7 @@ def test_classes_and_known_noise_have_no_scales() -> None:
         net, Categorical(3), rows, mask_unseen(FOLDS, 3), start, 0.0 * start, torch.ones(net.size).double(), steps=20
     )
     found = trained(one)
-    assert set(found) == {"weights", "log_joint"}
+    assert set(found) == {"weights", "log_joint", "log_prior"}
     assert (
         found["log_joint"]
         > CandidateStage(
@@ -168,6 +169,26 @@ def test_errors_are_those_of_unseen_rows() -> None:
     p = torch.tensor([[[0.8, 0.2], [0.5, 0.5]]])
     found = squared_errors(p, torch.tensor([0, 1]), torch.ones(1, 2, dtype=torch.bool), torch.tensor([3.0, 1.0]))
     torch.testing.assert_close(found, torch.tensor([(3 * 0.08 + 0.5) / 4]))
+
+
+def test_joint_densities_of_all_rows_do_not_depend_on_which_were_held_out() -> None:
+    """Densities of another library, and weights that count as repetitions."""
+    rows, start = table(), drawn(1, 3).expand(3, -1)
+    found = stage(rows, mask_unseen(FOLDS, 3), start).finish()
+    log_noise = found["log_noise"]
+    assert float(found["log_joint"].max() - found["log_joint"].min()) > 5.0
+
+    def joint(rows: Rows, counts: Tensor) -> Tensor:
+        law: Likelihood = Gaussian(noise="stated")
+        return sum_log_joint(law, NET(start, rows.x), log_noise, found["log_prior"], rows.y, counts)
+
+    log_p = Normal(NET(start[:1], rows.x)[0], math.exp(-1.0)).log_prob(rows.y).sum()
+    torch.testing.assert_close(joint(rows, torch.ones(30).double()), found["log_prior"] + log_p)
+    whole = stage(rows, torch.zeros(3, 30, dtype=torch.bool), start).log_joint()
+    torch.testing.assert_close(joint(rows, torch.ones(30).double()), whole)
+    times = torch.tensor([0, 1, 2] * 10)
+    twice = Rows(rows.x.repeat_interleave(times, 0), rows.y.repeat_interleave(times, 0))
+    torch.testing.assert_close(joint(rows, times.double()), joint(twice, torch.ones(30).double()))
 
 
 def test_bad_optima_are_left_out_and_the_best_comes_first() -> None:

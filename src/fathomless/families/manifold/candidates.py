@@ -10,6 +10,9 @@ precision, as a density of its logarithm, keeps the optimum finite. Anchors :mat
 prior N(0, v): then candidates keep the spread of the prior away from the data (randomised maximum a posteriori).
 
 The held-out rows of each network are used for two purposes: to identify bad local optima, and to estimate the noise.
+
+:math:`-J_r` depends on the rows that were held out from network r. Where candidates are modes of the posterior, and are
+compared by their densities alone, all rows count (:func:`sum_log_joint`).
 """
 
 import math
@@ -35,6 +38,7 @@ __all__ = [
     "mask_unseen",
     "select_candidates",
     "squared_errors",
+    "sum_log_joint",
 ]
 
 BATCH = 256  #: rows per network and step, for tables of more than `WHOLE` rows
@@ -174,9 +178,36 @@ class CandidateStage(Stage):
         return {"log_joint": float(finite.median()), "candidates": float(len(finite))}
 
     def finish(self) -> dict[str, Tensor]:
-        """Return weights (R, P), log joints (R,) and log scales of the noise (R, T)."""
-        results = {"weights": self.weights.detach(), "log_joint": self.log_joint()}
+        """Return weights (R, P), log joints and log priors (R,), and log scales of the noise (R, T)."""
+        log_prior = -self._penalty().detach()
+        results = {"weights": self.weights.detach(), "log_joint": self.log_joint(), "log_prior": log_prior}
         return results if self.log_noise is None else {**results, "log_noise": self.log_noise.detach()}
+
+
+def sum_log_joint(
+    likelihood: Likelihood, f: Tensor, log_noise: Tensor | None, log_prior: Tensor, y: Tensor, counts: Tensor
+) -> Tensor:
+    """Return the log joint density of each network and of rows, (R,), up to a constant.
+
+    Rows count for all networks, also those that were held out from some of them.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Likelihood of the candidates, as of :class:`CandidateStage`.
+    f : Tensor, shape (R, N, K)
+        Outputs.
+    log_noise : Tensor, shape (R, T), optional
+        Log scales of the noise.
+    log_prior : Tensor, shape (R,)
+        Log prior densities.
+    y : Tensor, shape (N, ...)
+        Targets.
+    counts : Tensor, shape (N,)
+        Number of times that each row counts; rows with 0 are left out.
+    """
+    log_p = _Law(likelihood).log_prob(f, log_noise, y)  # (R, N)
+    return log_prior + torch.where(counts > 0.0, counts * log_p, 0.0).sum(1)
 
 
 def squared_errors(centre: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -215,7 +246,7 @@ def select_candidates(log_joint: Tensor, errors: Tensor, count: float, least: in
     Parameters
     ----------
     log_joint, errors : Tensors, shape (R,)
-        Log joint and squared error of each network.
+        Log joint density and squared error of each network.
     count : float
         Number of rows N.
     least : int

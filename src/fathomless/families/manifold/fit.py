@@ -24,6 +24,7 @@ from fathomless.families.manifold.candidates import (
     mask_unseen,
     select_candidates,
     squared_errors,
+    sum_log_joint,
 )
 from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw, estimate_shares, select_farthest
 from fathomless.families.manifold.matching import balance, match
@@ -73,7 +74,9 @@ class ManifoldConfig:
     candidate_steps, candidate_rate
         Steps and learning rate of stage 1.
     strict : bool
-        True to drop candidates with a log joint far below the best whatever their errors on held-out rows.
+        True to compare candidates by their joint densities with all rows alone, and to drop those far below the best.
+        By default, a candidate is dropped if both the objective of its training and its error on held-out rows are bad:
+        the density of held-out rows depends more on the rows than on the network.
     matching : bool
         True to match the hidden units of perceptrons.
     autoencoder : AutoencoderOptions
@@ -173,16 +176,13 @@ class Manifold:
             start = anchor
         start = start if self.start is None else self.start.to(start)
         last = {} if before is None else under(before, found)
-        likelihood = self.likelihood
         log_noise = None
         noise = self._learned_noise()
-        if noise is not None:  # each candidate has its own noise, as further outputs
-            likelihood = copy.deepcopy(likelihood)
-            likelihood.noise = StatedNoise(len(noise.raw))
+        if noise is not None:
             log_noise = last.get("log_noise", noise.log_scale().detach().to(start).expand(len(start), -1))
         return CandidateStage(
             self.network,
-            likelihood,
+            self._candidate_likelihood(),
             self.rows,
             self.unseen,
             last.get("weights", start),
@@ -202,7 +202,7 @@ class Manifold:
         return scale * drawn
 
     def collect_candidates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the candidates of all cycles: weights (R, P), log joints (R,), log scales of the noise (R, T)."""
+        """Return the candidates of all cycles; see :meth:`CandidateStage.finish`."""
         cycles = [under(name, found) for name in self.cycles]
         return {key: torch.cat([cycle[key] for cycle in cycles]) for key in cycles[0]}
 
@@ -210,6 +210,15 @@ class Manifold:
         """Return the noise of the likelihood if its scale is learned, else None."""
         learned = isinstance(self.likelihood, LocationScale) and isinstance(self.likelihood.noise, LearnedNoise)
         return self.likelihood.noise if learned else None  # type: ignore[return-value]
+
+    def _candidate_likelihood(self) -> Likelihood:
+        """Return the likelihood of candidates, in which a learned scale of the noise is a further output of each."""
+        noise = self._learned_noise()
+        if noise is None:
+            return self.likelihood
+        likelihood = copy.deepcopy(self.likelihood)
+        likelihood.noise = StatedNoise(len(noise.raw))
+        return likelihood
 
     @torch.no_grad()
     def _outputs(self, weights: Tensor, most: int) -> Tensor:
@@ -232,8 +241,7 @@ class Manifold:
         unseen = self.unseen[:, :_JUDGED].repeat(self.config.snapshots, 1)
         law = self.likelihood
         centre = f[..., : law.targets] if isinstance(law, LocationScale) else f.softmax(-1)
-        errors = squared_errors(centre, rows.y, unseen, rows.weight)
-        kept = self._select_kept(candidates, errors)
+        kept = self._select_kept(candidates, f, centre, unseen, rows, torch.ones_like(unseen[0]))
         weights = candidates["weights"][kept]
         if isinstance(self.network, FlatNetwork):
             weights = match(self.network, weights) if self.config.matching else balance(self.network, weights)
@@ -250,10 +258,22 @@ class Manifold:
             **state,
         }
 
-    def _select_kept(self, candidates: Mapping[str, Tensor], errors: Tensor) -> Tensor:
-        """Return the indices of the candidates to keep, given their errors (R,) on held-out rows."""
+    def _select_kept(
+        self, candidates: Mapping[str, Tensor], f: Tensor, centre: Tensor, unseen: Tensor, rows: Rows, used: Tensor
+    ) -> Tensor:
+        """Return the indices of the candidates to keep, chosen by the rows for which `used`, (N,), is true.
+
+        Their densities count as those of all rows of the fit.
+        """
+        joint = candidates["log_joint"]
+        if self.config.strict:
+            weight = used * (torch.ones_like(rows.x[:, 0]) if rows.weight is None else rows.weight)
+            counts = weight * (self.rows.count / weight.sum().clamp(min=1e-12))
+            law = self._candidate_likelihood()
+            joint = sum_log_joint(law, f, candidates.get("log_noise"), candidates["log_prior"], rows.y, counts)
+        errors = squared_errors(centre, rows.y, unseen & used, rows.weight)
         least = max(_LEAST, 2 * self.config.autoencoder.dimensions)
-        return select_candidates(candidates["log_joint"], errors, self.rows.count, least, strict=self.config.strict)
+        return select_candidates(joint, errors, self.rows.count, least, strict=self.config.strict)
 
     def _set_trained_noise(self, candidates: Mapping[str, Tensor], kept: Tensor) -> Likelihood:
         """Return a copy of the likelihood with the geometric mean of the trained noise of some candidates."""
@@ -277,8 +297,7 @@ class Manifold:
         part = torch.full((len(rows),), -1, device=unseen.device)
         part[numbers] = assign_parts(len(numbers)).to(part)
         for k in range(int(part.max()) + 1):
-            rest = unseen & (part != k)
-            kept = self._select_kept(candidates, squared_errors(centre, rows.y, rest, rows.weight))
+            kept = self._select_kept(candidates, f, centre, unseen, rows, part != k)
             likelihood = self._set_trained_noise(candidates, kept)
             held = gather_out_of_fold(f[kept], unseen[kept], rows)
             scored = (part == k).cpu()[held.rows]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fathomless import UnboundedDepthClassifier
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, read_columns, split
 from fathomless.data.schema import Schema, choose_max_levels, find_new_levels
 from fathomless.system.errors import DataError, DataWarning
@@ -508,8 +508,10 @@ def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
     assert column.levels == tuple(names[:120])
     new = encode(fit_schema(X, max_levels="auto"), pl.DataFrame({"c": ["c000", "c149", "unseen"]}))
     assert np.array_equal(new.argmax(1), [0, 120, 120])
-    # at least 99 levels of their own; without a rare category, unseen ones are unknown
-    assert len(fit_schema(pl.DataFrame({"c": names}), max_levels="auto").columns[0].levels) == 99
+    # of categories that are all of a single row one has a level; without a rare category, unseen ones are unknown
+    (single,) = fit_schema(pl.DataFrame({"c": names}), max_levels="auto").columns
+    assert single.other
+    assert single.levels == ("c000",)
     (full,) = fit_schema(pl.DataFrame({"c": names * 2}), max_levels="auto").columns
     assert not full.other
     assert len(full.levels) == 150
@@ -519,6 +521,17 @@ def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
     (few,) = fit_schema(pl.DataFrame({"c": names[:100]}), max_levels="auto").columns
     assert not few.other
     assert len(few.levels) == 100
+
+
+def test_names_of_rows_say_nothing_of_new_rows() -> None:
+    """Levels were those of the first 99 names, so that new rows were predicted by the targets of the last ones."""
+    random = np.random.default_rng(0)
+    y = random.normal(size=240)
+    names = np.array([f"row {rank:03}" for rank in y.argsort().argsort()])  # in the order of the targets
+    new = np.arange(240) >= 140
+    X = pl.DataFrame({"name": names, "x": random.normal(size=240)})
+    fitted = UnboundedDepthRegressor(epochs=60, cv=5, random_state=0).fit(X.filter(~new), y[~new])
+    assert abs(fitted.predict(X.filter(new)).mean() - y[~new].mean()) < 0.2
 
 
 def test_automatic_levels_count_sample_weights() -> None:

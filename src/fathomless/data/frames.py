@@ -120,7 +120,7 @@ def fit_schema(
     max_levels : int or "auto"
         A column with more categories keeps the most frequent ``max_levels - 1``; all others, and unseen categories,
         share one level "(other)". With "auto", a column with more than 100 categories keeps those of a total weight
-        of two or more, which are two rows without weights, and 99 at least; see
+        of two or more, which are two rows without weights, and one at least; see
         :func:`~fathomless.data.schema.choose_max_levels` for their largest number.
     limit : bool
         True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are

@@ -376,7 +376,8 @@ def fit_column(
 ) -> Column:
     """Fit the encoding of a column with at least one value, with at most `bins` bins; warn of outliers.
 
-    If `least_weight` is positive, a column of more than 100 categories has levels for those of at least this weight.
+    If `least_weight` is positive, a column of more than 100 categories has levels only for those of at least this
+    weight, or for the most frequent one.
     """
     if max_levels < 2:
         raise DataError(f"max_levels is {max_levels}; it must be at least 2")
@@ -462,7 +463,9 @@ def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: in
         kept = max_levels - 1
         if least > 0.0:
             enough = int((counts >= least).sum())
-            kept = len(levels) if enough == len(levels) <= max_levels else min(kept, max(enough, FEW_LEVELS - 1))
+            # All rarer levels share one, which estimates the effect of new ones. Those kept of equal counts would be
+            # the first by name. One level is kept, so that values of another type are refused.
+            kept = len(levels) if enough == len(levels) <= max_levels else min(kept, max(enough, 1))
         other = kept < len(levels)
         frequent = np.argsort(-counts, kind="stable")[:kept]
         levels = [levels[i] for i in sorted(frequent)]

@@ -57,7 +57,7 @@ class TableOptions:
         Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
         "auto" is 100. For networks of unbounded depth with point estimates, it is up to 1,000, with at most half as
         many levels as rows, and fewer in tables of more than 50,000 rows. Of more than 100 categories, those of a total
-        weight below two (a single row without weights) then share one level, except for the 99 most frequent ones.
+        weight below two (a single row without weights) then share one level with categories of new rows.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers: "plain" is one standardised feature. "binned" adds a bounded copy, indicators of
         frequent values, and bins, which show masses and steps of a column to the first layer. "auto" is "binned" for

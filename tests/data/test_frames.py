@@ -523,6 +523,16 @@ def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
     assert len(few.levels) == 100
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.01, 3.0])
+def test_categories_of_one_row_share_a_level(scale: float) -> None:
+    """For any number of levels, in streams too, and for weights of any size below that of two rows."""
+    names = ["a"] * 5 + ["b"] * 2 + [f"c{i}" for i in range(6)] + ["zz"] * 2
+    weight = np.full(len(names), scale)
+    (column,) = fit_schema(pl.DataFrame({"c": names}), weight=weight, counts=weight, max_levels=5).columns
+    assert column.other
+    assert column.levels == (("a", "b", "zz") if scale < 2.0 else ("a", "b", "c0", "zz"))  # three rows are not one
+
+
 def test_names_of_rows_say_nothing_of_new_rows() -> None:
     """Levels were those of the first 99 names, so that new rows were predicted by the targets of the last ones."""
     random = np.random.default_rng(0)

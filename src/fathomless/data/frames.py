@@ -118,10 +118,10 @@ def fit_schema(
         Center and scale numbers and dates by their weighted mean and (population) standard deviation.
         Constant columns keep the scale 1, and are encoded as 0.
     max_levels : int or "auto"
-        A column with more categories keeps the most frequent ``max_levels - 1``; all others, and unseen categories,
-        share one level "(other)". With "auto", a column with more than 100 categories keeps those of a total weight
-        of two or more, which are two rows without weights, and one at least; see
-        :func:`~fathomless.data.schema.choose_max_levels` for their largest number.
+        A column with more categories keeps the most frequent ``max_levels - 1`` of those with a total weight of two or
+        more (two rows without weights), and one at least; all others, and unseen categories, share one level
+        "(other)". With "auto", this applies to columns with more than 100 categories, and the largest number is that of
+        :func:`~fathomless.data.schema.choose_max_levels`.
     limit : bool
         True to treat outliers of standardized columns (see :func:`~fathomless.data.outliers.find_outliers`). They are
         excluded from mean and standard deviation. Values are clipped to the range of the other values, extended by its
@@ -170,7 +170,7 @@ def fit_schema(
     if automatic:
         total = table.rows if counts is None else int(min(counts.sum(), 2.0**53))  # a row of weight w is w rows
         options["max_levels"] = choose_max_levels(total, kinds.count("category"))
-        options["least_weight"] = 2.0
+        options["few_levels"] = FEW_LEVELS
     for name, cells in zip(table.names, table.cells(), strict=True):
         check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)

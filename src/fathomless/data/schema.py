@@ -370,19 +370,19 @@ def fit_column(
     *,
     standardize: bool,
     max_levels: int,
-    least_weight: float = 0.0,
+    few_levels: int | None = None,
     limit: bool = True,
     bins: int = 0,
 ) -> Column:
     """Fit the encoding of a column with at least one value, with at most `bins` bins; warn of outliers.
 
-    If `least_weight` is positive, a column of more than 100 categories has levels only for those of at least this
-    weight, or for the most frequent one.
+    A column of at most `few_levels` categories, by default `max_levels`, has a level for each. If there are more, those
+    of a single row share a level.
     """
     if max_levels < 2:
         raise DataError(f"max_levels is {max_levels}; it must be at least 2")
     if cells.kind == "category":
-        column = _fit_category(name, cells, weight, max_levels, least_weight)
+        column = _fit_category(name, cells, weight, max_levels, few_levels or max_levels)
         alone = standardize and limit and len(column.levels) == 1 and not column.other
         return replace(column, limits=(1.0, 1.0)) if alone else column
     return _fit_number(name, cells, weight, standardize, limit, bins)
@@ -452,20 +452,20 @@ def choose_max_levels(rows: int, categorical: int) -> int:
     return min(max(min(_LEVEL_VALUES // max(rows, 1), rows // 2) // columns, FEW_LEVELS), _MOST_LEVELS)
 
 
-def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int, least: float) -> Column:
+def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int, few: int) -> Column:
     values = cells.levels()
     levels = _sort_levels(name, values)
-    other = len(levels) > (FEW_LEVELS if least > 0.0 else max_levels)
+    other = len(levels) > few
     if other:
         index: dict[Any, int] = {level: i for i, level in enumerate(levels)}
         codes = np.fromiter((index.get(v, len(levels)) for v in values), np.int64, len(values))
         counts = np.bincount(codes, weights=weight, minlength=len(levels))[: len(levels)]
-        kept = max_levels - 1
-        if least > 0.0:
-            enough = int((counts >= least).sum())
-            # All rarer levels share one, which estimates the effect of new ones. Those kept of equal counts would be
-            # the first by name. One level is kept, so that values of another type are refused.
-            kept = len(levels) if enough == len(levels) <= max_levels else min(kept, max(enough, 1))
+        # All categories of a single row share a level, which is also that of new ones. If some of them had levels, it
+        # would be those that are first by name, and new categories would be predicted by the rows of the last names.
+        single = min(1.0, counts.min(where=counts > 0.0, initial=1.0))  # weight of a row
+        enough = int((counts >= 2.0 * single).sum())
+        # one level is kept, so that values of another type are refused
+        kept = len(levels) if enough == len(levels) <= max_levels else min(max_levels - 1, max(enough, 1))
         other = kept < len(levels)
         frequent = np.argsort(-counts, kind="stable")[:kept]
         levels = [levels[i] for i in sorted(frequent)]

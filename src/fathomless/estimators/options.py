@@ -52,12 +52,14 @@ class TableOptions:
         them.
     unseen : {"warn", "error", "ignore"}
         Categories that are not in the training set: they are encoded as none of the known categories, with a warning
-        ("warn") or without ("ignore"), or raise an error ("error").
+        ("warn") or without ("ignore"), or raise an error ("error"). In a column with a level for rare categories
+        (`max_levels`) they have this level.
     max_levels : int or "auto"
-        Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
-        "auto" is 100. For networks of unbounded depth with point estimates, it is up to 1,000, with at most half as
-        many levels as rows, and fewer in tables of more than 50,000 rows. Of more than 100 categories, those of a total
-        weight below two (a single row without weights) then share one level with categories of new rows.
+        Maximum number of categories of a text column. If there are more, the most frequent ones with two rows or more
+        (a total weight of two) are kept; the others share one level with categories of new rows. "auto" is 100. For
+        networks of unbounded depth with point estimates, it is up to 1,000, with at most half as many levels as rows,
+        and fewer in tables of more than 50,000 rows; categories of a single row then share one level if there are more
+        than 100 categories.
     numbers : {"auto", "plain", "binned"}
         Encoding of columns of numbers: "plain" is one standardised feature. "binned" adds a bounded copy, indicators of
         frequent values, and bins, which show masses and steps of a column to the first layer. "auto" is "binned" for

@@ -56,11 +56,11 @@ import recalibration
 from recalibration import REAL
 
 from fathomless.data.lattices import Lattice, find_lattice
-from fathomless.estimators.number_predictions import crps_of_mixture
 from fathomless.inference.out_of_fold.recalibration import OutOfFoldLaws, fit_recalibration
 from fathomless.posterior.distributions import ContinuousPredictive, NumberPredictive
 from fathomless.posterior.fit_diagnostics import RecalibrationFit
 from fathomless.posterior.lattice import LatticePredictive
+from fathomless.posterior.mixture_scores import crps_of_mixture
 from fathomless.posterior.mixtures import Mixture, Normal
 
 Floats = npt.NDArray[np.float64]

@@ -17,13 +17,14 @@ from sklearn import metrics as oracle
 
 from fathomless.data.frames import fit_schema
 from fathomless.data.targets import ClassLabels, TargetScale
-from fathomless.estimators import evaluation, number_predictions
+from fathomless.estimators import evaluation
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.scores import Score
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior import metrics
 from fathomless.posterior.classes import ClassPredictive
 from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.mixture_scores import crps_of_mixture
 from fathomless.posterior.mixtures import Component, Laplace, Mixture, Normal, StudentT
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
@@ -293,9 +294,9 @@ def test_probability_scores_of_few_and_many_components_agree() -> None:
             Mixture(torch.zeros(3 * k), family(torch.tensor(np.tile(loc, (k, 1, 1))), torch.tensor(0.7)))
             for k in (1, 30)
         )
-        exact = number_predictions.crps_of_mixture(few, y)
-        assert not np.array_equal(number_predictions.crps_of_mixture(many, y), exact)
-        np.testing.assert_allclose(number_predictions.crps_of_mixture(many, y), exact, rtol=1e-3)
+        exact = crps_of_mixture(few, y)
+        assert not np.array_equal(crps_of_mixture(many, y), exact)
+        np.testing.assert_allclose(crps_of_mixture(many, y), exact, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

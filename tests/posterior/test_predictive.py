@@ -127,6 +127,18 @@ def test_samples_follow_the_joint_law():
         assert (products.mean() - expected).abs() < 4.5 * products.std() / math.sqrt(n)
 
 
+@pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), Laplace(2), StudentT(2)])
+def test_crps_is_that_of_samples(likelihood):
+    """E|Y - y| - E|Y - Y'| / 2 over 40,000 draws."""
+    p, n = predictive(draws_for(likelihood), likelihood), 40_000
+    y = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(4, 2)
+    drawn = p.sample(2 * n, torch.Generator().manual_seed(0))
+    terms = (drawn[:n] - y).abs() - 0.5 * (drawn[:n] - drawn[n:]).abs()
+    found = p.crps(y)
+    assert found.shape == (4, 2)
+    assert ((found - terms.mean(0)).abs() < 4.5 * terms.std(0) / math.sqrt(n) + 1e-3 * found).all()
+
+
 @pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), Laplace(2), StudentT(2, noise="input")])
 def test_law_of_total_variance_is_exact(likelihood):
     draws = draws_for(likelihood)
@@ -170,6 +182,7 @@ def test_one_target_can_go_without_its_axis():
     assert torch.equal(wide.sf(0.2).squeeze(-1), flat.sf(0.2))
     assert torch.equal(wide.icdf(0.2).squeeze(-1), flat.icdf(0.2))
     assert torch.equal(wide.log_prob(y[:, None]), flat.log_prob(y))
+    assert torch.equal(wide.crps(y[:, None]).squeeze(-1), flat.crps(y))
     assert flat.quantiles([0.1, 0.9]).shape == (2, 4)
     assert flat.sample(7, torch.Generator().manual_seed(0)).shape == (7, 4)
     assert flat.uncertainty().total.shape == flat.uncertainty().noise.shape == (4,)
@@ -201,6 +214,8 @@ def test_values_that_do_not_broadcast_to_the_rows_are_told_how_to():
 def test_log_prob_refuses_targets_of_another_shape(y):
     with pytest.raises(DataError, match=r"\(4, 2\)"):
         regression().log_prob(y)
+    with pytest.raises(DataError, match=r"\(4, 2\)"):
+        regression().crps(y)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan, "0.9", [0.5, 0.9]])

@@ -17,9 +17,7 @@ from fathomless.posterior.censoring import log_probability
 from fathomless.posterior.distributions import ContinuousPredictive, NumberPredictive
 from fathomless.posterior.hurdle import HurdlePredictive
 from fathomless.posterior.lattice import LatticePredictive
-from fathomless.posterior.mixtures import Laplace, Mixture, Normal, StudentT
-from fathomless.posterior.pool import Pool
-from fathomless.posterior.tabulated import tabulate
+from fathomless.posterior.mixtures import Normal
 from fathomless.posterior.transformed import TransformedPredictive
 from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError
@@ -29,7 +27,6 @@ __all__ = [
     "NumberPredictions",
     "constant_law",
     "constant_prediction",
-    "crps_of_mixture",
     "number_scores",
     "round_targets",
     "summarize_numbers",
@@ -41,7 +38,6 @@ Ints = npt.NDArray[np.int64]
 #: Levels of the scores of coverage, by their names.
 COVERAGES = {"coverage_50": 0.5, "coverage_90": 0.9, "coverage_95": 0.95}
 _LEAST_SHARE = 1e-12  # probability of an atom, or of other values, that no row has
-_PAIRED = 64  # components up to which the exact CRPS of a mixture, of quadratic cost, is faster than quadrature
 _LEAST_SPREAD = 1e-3  # minimum scale of the constant prediction, in standard deviations of the training targets
 
 
@@ -84,11 +80,12 @@ def summarize_numbers(
         return _predict_points(p, y, generator)
     assert isinstance(p, ContinuousPredictive)
     mixture = p.mixture  # batch (N, T), even if the prediction has no axis of targets
+    truth = y[:, 0] if p.squeeze else y
     pit = mixture.cdf(y).numpy()
     return NumberPredictions(
         mixture.mean.numpy(),
-        p.log_prob(y[:, 0] if p.squeeze else y).numpy(),
-        crps_of_mixture(mixture, y),
+        p.log_prob(truth).numpy(),
+        p.crps(truth).numpy().reshape(y.shape),
         pit,
         mixture.icdf(0.05).numpy(),
         mixture.icdf(0.95).numpy(),
@@ -139,20 +136,6 @@ def round_targets(p: NumberPredictive, y: Tensor) -> Tensor:
     """Return targets, rounded to points of the lattice if they lie on one."""
     base = p.base if isinstance(p, HurdlePredictive) else p
     return base.round(y) if isinstance(base, LatticePredictive) else y
-
-
-def crps_of_mixture(law: Mixture | Pool, y: Floats) -> Floats:
-    """Return the continuous ranked probability score, (N, T): by a formula for few components, else by quadrature."""
-    if isinstance(law, Pool):
-        return metrics.crps_law(y, law)
-    match law.component:
-        case Normal(loc, scale) if len(loc) <= _PAIRED:
-            return metrics.crps_normal_mixture(y, law.weight, loc, scale)
-        case Laplace(loc, scale) if len(loc) <= _PAIRED:
-            return metrics.crps_laplace_mixture(y, law.weight, loc, scale)
-        case StudentT(loc, scale, df) if len(loc) == 1:
-            return metrics.crps_student(y, loc[0], scale[0], df[0])
-    return metrics.crps_law(y, tabulate(law))
 
 
 def constant_prediction(

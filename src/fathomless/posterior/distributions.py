@@ -278,6 +278,10 @@ class NumberPredictive(Predictive):
     def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
         """Return :meth:`log_prob` of each row's targets and its Monte Carlo error, both (N,), in nats."""
 
+    @abstractmethod
+    def crps(self, y: Values) -> Tensor:
+        """Continuous ranked probability score of each row's targets, in units of y; lower is better."""
+
     @property
     @abstractmethod
     def continuous(self) -> "ContinuousPredictive":
@@ -370,8 +374,7 @@ class NumberPredictive(Predictive):
         y = to_double(y)
         if y.shape != self.shape:
             raise DataError(
-                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: one value for each "
-                f"{each}"
+                f"targets of shape {tuple(y.shape)} were given; allowed is {self.shape}: one value for each {each}"
             )
         return y
 
@@ -538,6 +541,23 @@ class ContinuousPredictive(NumberPredictive):
         log_p = torch.logsumexp(self.log_weight[:, None] + log_joint, 0)
         relative = (log_joint - log_p).exp()  # delta method: the error of log p is that of p relative to p
         return log_p, self._error(relative)
+
+    def crps(self, y: Values) -> Tensor:
+        """Continuous ranked probability score of each row and column, with the shape of the targets, in units of y.
+
+        It is exact for mixtures of at most 64 Gaussians or Laplace laws and for a single Student's t, and else computed
+        by quadrature (:func:`fathomless.posterior.metrics.crps_law`).
+
+        Raises
+        ------
+        DataError
+            If y does not have one value for each row and column.
+        """
+        from fathomless.posterior.mixture_scores import crps_of_mixture  # imports SciPy, which predictions do not need
+
+        y = self._require_shape(y, "row and column of the prediction")
+        scores = crps_of_mixture(self.mixture, (y[:, None] if self.squeeze else y).numpy())
+        return self._squeeze(torch.as_tensor(scores, device="cpu"))
 
     def _pool_given_network(self, y: Tensor, log_density: Tensor) -> Tensor:
         """Return the log density of each target given a network, (S, N, T), from that of the networks' law."""

@@ -348,7 +348,7 @@ def crps_law(y: Values, law: Law, knots: Values | None = None) -> Floats:
     """
     truth = _to_floats("y", y)
     if knots is None:
-        inner = np.stack([np.asarray(law.icdf(np.full(truth.shape, level))) for level in _KNOTS])
+        inner = np.stack([_detach(law.icdf(np.full(truth.shape, level))) for level in _KNOTS])
     else:
         inner = _to_floats("knots", knots)
     edges = np.sort(np.concatenate([inner, truth[None]]), 0)  # (K + 1, ...)
@@ -358,7 +358,7 @@ def crps_law(y: Values, law: Law, knots: Values | None = None) -> Floats:
         half = 0.5 * (high - low)
         below = high <= truth
         for point, share in zip(points, weights, strict=True):
-            f = np.asarray(law.cdf(low + half * (1.0 + point)))
+            f = _detach(law.cdf(low + half * (1.0 + point)))
             score += share * half * np.square(np.where(below, f, 1.0 - f))
     return score
 
@@ -544,6 +544,10 @@ def _laplace_distance(mean: Floats, a: Floats, b: Floats) -> Floats:
     slope = np.divide(np.expm1(t), t, out=np.ones_like(t), where=t != 0.0)
     polynomial = small * small + small * large + large * large + small * small * m / large * slope
     return np.asarray(m + np.exp(-m / large) * polynomial / (small + large))
+
+
+def _detach(values: Values) -> npt.NDArray[Any]:
+    return values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
 def _to_array(values: Values) -> npt.NDArray[np.generic]:

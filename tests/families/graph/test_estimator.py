@@ -224,6 +224,17 @@ def test_a_column_has_a_law_of_its_own(density: IndianChefsDensity) -> None:
     assert np.abs(np.array([(drawn < x).mean() for x in law.icdf(q)]) - q).max() < 4 * 0.5 / math.sqrt(20_000)
     with pytest.raises(DataError, match="column 'petal' was given"):
         density.marginal("petal")
+    for level in (0.0, 5.0, [0.5, math.nan]):  # a percentage was answered with the end of the support
+        with pytest.raises(DataError, match="levels between 0 and 1 are allowed"):
+            law.icdf(level)
+
+
+def test_a_wide_prior_of_biases_keeps_the_shares_of_clusters() -> None:
+    noise = np.random.default_rng(0)
+    X = np.concatenate([noise.normal(-3.0, 0.3, (150, 1)), noise.normal(3.0, 0.3, (50, 1))])
+    with warnings.catch_warnings(action="ignore"):  # so short a run has not converged
+        density = IndianChefsDensity(bias_scale=10.0, chains=2, sweeps=300, states=50, random_state=0).fit(X)
+    assert (density.sample(4000) < 0.0).mean() == pytest.approx(0.75, abs=0.1)  # 0.59 with a scale of 1
 
 
 def test_rows_outside_the_support_are_counted(density: IndianChefsDensity, iris: tuple[np.ndarray, np.ndarray]) -> None:

@@ -195,7 +195,10 @@ def runs_table() -> Any:
     ("words", "message"),
     [
         (["flowers.csv"], "no --target was given"),
-        (["flowers.csv", "--task", "density"], "--structure depth was given for a density"),
+        (
+            ["flowers.csv", "--task", "density"],
+            "and is for classification and regression; give --structure graph",
+        ),
         (["flowers.csv", "--target", "wing", *WORDS], "a density has no target; omit it"),
         (["flowers.csv", *WORDS, "--stream"], "a density needs all rows in memory"),
         (["flowers.csv", "--keep", "key", *WORDS], "column 'key' has the type String; densities need numbers"),

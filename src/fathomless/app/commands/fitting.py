@@ -171,8 +171,10 @@ class _Fit:
         for text in () if group.rank else deprecated:
             note(text)
         if table.task not in family.tasks:
+            suited = [other.name for other in registry.families().values() if table.task in other.tasks]
             raise DataError(
-                f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
+                f"--structure is {family.name} for a {table.task}, and is for {' and '.join(family.tasks)}; give "
+                f"--structure {' or '.join(suited)}"
             )
         if isinstance(order := self.options.get("ordinal"), list):
             self.options["ordinal"] = columns.order_labels(order, table.classes())

@@ -506,4 +506,7 @@ class Marginal:
 
     def icdf(self, q: Any) -> Array:
         """Return the quantiles of 0 < q < 1, shape (N,)."""
-        return self._mean + self._scale * self._mixture.icdf(self._column, np.atleast_1d(np.asarray(q, dtype=float)))
+        levels = np.atleast_1d(np.asarray(q, dtype=float))
+        if not ((levels > 0.0) & (levels < 1.0)).all():  # also NaN
+            raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
+        return self._mean + self._scale * self._mixture.icdf(self._column, levels)

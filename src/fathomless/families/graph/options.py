@@ -26,7 +26,8 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
     weight_scale : float
         Standard deviation of the prior of weights.
     bias_scale : float
-        Standard deviation of the prior of biases.
+        Standard deviation of the prior of biases. A small value draws separate clusters of a density with shares that
+        are more equal than those of the rows; 10 keeps the shares (`docs/explanation/graphs.md`).
     precision_prior : (float, float)
         Shape and rate of the gamma prior of the precision of every unit.
     mass_prior : (float, float)

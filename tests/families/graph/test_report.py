@@ -169,6 +169,8 @@ def test_a_density_is_fitted_scored_and_drawn_from(call: Call, workplace: Path) 
     told = (workplace / "run" / "report.html").read_text(encoding="utf-8")
     assert "Density of 4 columns and 150 rows." in told
     assert "Sample rows: " in told
+    assert "<dt>Target</dt>" not in told  # a density has none
+    assert told.count("<dt>Column</dt>") == 4
     assert call("predict", "run", "flowers.csv", "--out", "scored.csv").code == 0
     scored = pyarrow.csv.read_csv("scored.csv").to_pydict()
     assert list(scored) == ["key", "log_density", "monte_carlo_error"]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless import MeanFieldNetworkRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.frames import encode, fit_schema, load_bundled, make_frame, read_columns, split
 from fathomless.data.schema import Schema, choose_max_levels, find_new_levels
 from fathomless.system.errors import DataError, DataWarning
@@ -533,14 +533,18 @@ def test_categories_of_one_row_share_a_level(scale: float) -> None:
     assert column.levels == (("a", "b", "zz") if scale < 2.0 else ("a", "b", "c0", "zz"))  # three rows are not one
 
 
-def test_names_of_rows_say_nothing_of_new_rows() -> None:
+@pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "estimator", [UnboundedDepthRegressor(epochs=60, cv=5, random_state=0), MeanFieldNetworkRegressor(random_state=0)]
+)
+def test_names_of_rows_say_nothing_of_new_rows(estimator: UnboundedDepthRegressor | MeanFieldNetworkRegressor) -> None:
     """Levels were those of the first 99 names, so that new rows were predicted by the targets of the last ones."""
     random = np.random.default_rng(0)
     y = random.normal(size=240)
     names = np.array([f"row {rank:03}" for rank in y.argsort().argsort()])  # in the order of the targets
     new = np.arange(240) >= 140
     X = pl.DataFrame({"name": names, "x": random.normal(size=240)})
-    fitted = UnboundedDepthRegressor(epochs=60, cv=5, random_state=0).fit(X.filter(~new), y[~new])
+    fitted = estimator.fit(X.filter(~new), y[~new])
     assert abs(fitted.predict(X.filter(new)).mean() - y[~new].mean()) < 0.2
 
 

@@ -34,28 +34,32 @@ def tables() -> dict[str, tuple[Any, int, float]]:
     }
 
 
+def fit(train: Any, test: Any, **options: Any) -> tuple[IndianChefsDensity, float]:
+    """Return a fitted density and its mean log density of test rows inside the support, in nats."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # chains are short
+        density = IndianChefsDensity(**options).fit(train)
+        log_density = density.score_samples(test)
+    return density, float(log_density[np.isfinite(log_density)].mean())
+
+
 def measure(rows: Any, column: int, end: float, scale: float, split: int) -> tuple[float, float, float]:
     """Return the share of drawn rows in the cluster, that of training rows, and the log density of other rows."""
     rows = rows[np.random.default_rng(split).permutation(len(rows))]
     train, test = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        density = IndianChefsDensity(bias_scale=scale, chains=6, sweeps=1500, states=100, random_state=split).fit(train)
-        log_density = density.score_samples(test)
+    options = {"chains": 6, "sweeps": 1500, "states": 100, "random_state": split}
+    density, log_density = fit(train, test, bias_scale=scale, **options)
     drawn = density.sample(20_000, random_state=split)
     shares = ((x[:, column] < end).mean() for x in (drawn, train))
-    return *shares, float(log_density[np.isfinite(log_density)].mean())
+    return *shares, log_density
 
 
 def compare(name: str, split: int) -> None:
     """Print the log densities of test rows of a table, in nats, for each scale."""
     train, test = table(name, 500, split)
     for scale in SCALES:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fitted = IndianChefsDensity(bias_scale=scale, chains=4, sweeps=2000, random_state=split).fit(train)
-            log_density = fitted.score_samples(test)
-        print(f"{name} {split} {scale:g} {log_density[np.isfinite(log_density)].mean():.4f}", flush=True)
+        log_density = fit(train, test, bias_scale=scale, chains=4, sweeps=2000, random_state=split)[1]
+        print(f"{name} {split} {scale:g} {log_density:.4f}", flush=True)
 
 
 def main() -> None:

@@ -508,7 +508,7 @@ def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
     assert column.levels == tuple(names[:120])
     new = encode(fit_schema(X, max_levels="auto"), pl.DataFrame({"c": ["c000", "c149", "unseen"]}))
     assert np.array_equal(new.argmax(1), [0, 120, 120])
-    # of categories that are all of a single row one has a level; without a rare category, unseen ones are unknown
+    # if each category has a single row, one of them has a level; without rare categories, unseen ones are unknown
     (single,) = fit_schema(pl.DataFrame({"c": names}), max_levels="auto").columns
     assert single.other
     assert single.levels == ("c000",)
@@ -525,7 +525,7 @@ def test_automatic_levels_are_those_of_two_rows_or_more() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 0.01, 3.0])
 def test_categories_of_one_row_share_a_level(scale: float) -> None:
-    """For any number of levels, in streams too, and for weights of any size below that of two rows."""
+    """For any number of levels, and for weights of any size below that of two rows."""
     names = ["a"] * 5 + ["b"] * 2 + [f"c{i}" for i in range(6)] + ["zz"] * 2
     weight = np.full(len(names), scale)
     (column,) = fit_schema(pl.DataFrame({"c": names}), weight=weight, counts=weight, max_levels=5).columns

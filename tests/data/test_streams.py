@@ -197,6 +197,14 @@ def same_schema(found: Any, expected: Any) -> None:
         assert (one.center, one.scale, one.fill) == pytest.approx((other.center, other.scale, other.fill), rel=1e-12)
 
 
+def test_categories_of_one_row_share_a_level(tmp_path: Path) -> None:
+    names = ["a"] * 5 + ["b"] * 2 + [f"c{i}" for i in range(6)] + ["zz"] * 2
+    table = pa.table({"name": names, "y": np.arange(15.0)})
+    schema, _ = streams.learn(streams.parquet(parquet(tmp_path, table), ["y"]), TargetScale, max_levels=5)
+    assert schema.columns[0].other
+    assert schema.columns[0].levels == ("a", "b", "zz")
+
+
 @pytest.mark.parametrize("target", [["price"], ["price", "rent"]])
 def test_what_is_learned_of_a_file_is_what_is_learned_in_memory(tmp_path: Path, target: list[str]) -> None:
     table = mixed()

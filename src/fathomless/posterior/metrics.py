@@ -547,11 +547,11 @@ def _laplace_distance(mean: Floats, a: Floats, b: Floats) -> Floats:
 
 
 def _detach(values: Values) -> npt.NDArray[Any]:
-    return values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(unmask(values))
 
 
 def _to_array(values: Values) -> npt.NDArray[np.generic]:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(unmask(values))
+    array = _detach(values)
     if array.size == 0:
         raise DataError("an empty array was given; at least one row is needed")
     return array

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from fathomless.data.targets import TargetScale
-from fathomless.families.graph.density import LogitScale, Mixture, mixture_quantiles
+from fathomless.families.graph.density import LogitScale, Mixture, check_levels, mixture_quantiles
 from fathomless.families.graph.state import Floats
 from fathomless.system.errors import DataError
 
@@ -73,8 +73,7 @@ class ConditionalColumn:
     def icdf(self, q: Floats) -> Floats:
         """Return conditional quantiles of 0 < q < 1, one level or one for each row, shape (N,)."""
         level = self._by_row("q", q)
-        if not ((level > 0.0) & (level < 1.0)).all():
-            raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
+        check_levels(q)
         means, precisions = self.mixture.marginal(self.column)
         parts = [mixture_quantiles(w, means, precisions, level[rows]) for rows, w in self.mixture.given(self.x)]
         return self._decode(self._scale.decode(np.concatenate(parts)))

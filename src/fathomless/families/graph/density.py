@@ -18,6 +18,7 @@ which is exact for the mixture. The weights may concentrate on few components; t
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from fathomless.inference.mcmc.diagnostics import ess_mean
 from fathomless.system.checks import interval
 from fathomless.system.errors import DataError
 
-__all__ = ["LogitScale", "Mixture", "components", "log_components", "mixture_quantiles"]
+__all__ = ["LogitScale", "Mixture", "check_levels", "components", "log_components", "mixture_quantiles"]
 
 _AT_ONCE = 4_000_000  # rows times components evaluated at once
 _NODES = 32  # of quadrature
@@ -291,6 +292,13 @@ class Mixture:
         """Return the means and precisions of the logits of one column under each component, (S M,)."""
         means = self.means[..., column]
         return means.reshape(-1), self.precisions[:, column].repeat(means.shape[1])
+
+
+def check_levels(q: Any) -> None:
+    """Raise DataError unless all levels of quantiles are between 0 and 1."""
+    levels = np.asarray(q, dtype=float)
+    if not ((levels > 0.0) & (levels < 1.0)).all():  # also NaN
+        raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
 
 
 def mixture_quantiles(weights: Floats, means: Floats, precisions: Floats, q: Floats) -> Floats:

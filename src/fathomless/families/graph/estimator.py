@@ -24,7 +24,7 @@ from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
 from fathomless.families.graph.conditional import ConditionalColumn, effective_components, fill, sample_missing
-from fathomless.families.graph.density import LogitScale, Mixture, components
+from fathomless.families.graph.density import LogitScale, Mixture, check_levels, components
 from fathomless.families.graph.engine import engine
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.networks import GraphNetworks
@@ -506,7 +506,5 @@ class Marginal:
 
     def icdf(self, q: Any) -> Array:
         """Return the quantiles of 0 < q < 1, shape (N,)."""
-        levels = np.atleast_1d(np.asarray(q, dtype=float))
-        if not ((levels > 0.0) & (levels < 1.0)).all():  # also NaN
-            raise DataError(f"q={q!r} was given; levels between 0 and 1 are allowed")
-        return self._mean + self._scale * self._mixture.icdf(self._column, levels)
+        check_levels(q)
+        return self._mean + self._scale * self._mixture.icdf(self._column, np.atleast_1d(np.asarray(q, dtype=float)))

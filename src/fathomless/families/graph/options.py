@@ -26,8 +26,8 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
     weight_scale : float
         Standard deviation of the prior of weights.
     bias_scale : float
-        Standard deviation of the prior of biases. A small value draws separate clusters of a density with shares that
-        are more equal than those of the rows; 10 keeps the shares (`docs/explanation/graphs.md`).
+        Standard deviation of the prior of biases. With a small value, the shares of separate clusters among rows drawn
+        from a density are more equal than among the training rows; 10 keeps the shares.
     precision_prior : (float, float)
         Shape and rate of the gamma prior of the precision of every unit.
     mass_prior : (float, float)
